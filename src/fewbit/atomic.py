@@ -1,0 +1,66 @@
+"""The old file or the whole new one: write beside the target, sync, then rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from fewbit.errors import OutputError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a binary file that takes the place of `path` when the block ends without an error.
+
+    Until then `path` keeps its old content; when the block raises, the new bytes are removed.
+
+    Raises:
+        OutputError: the folder does not exist or cannot be written, or the disk is full.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror}); choose another output."
+        ) from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{path} was not written ({error.strerror or error}); its old content is untouched."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` with `content` atomically; raises as `replacing` does."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside `folder` durable, where the file system allows it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

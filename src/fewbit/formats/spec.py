@@ -1,0 +1,188 @@
+"""Number formats, and tensors encoded in them.
+
+Two kinds of format exist:
+
+* `QuantSpec`, an affine integer format. With codes q, scale s and zero point z,
+  q = clip(round(x / s) + z) and x' = s (q - z).
+* `BlockSpec`, a GGUF type: rows cut into blocks that carry their own scales. F32, F16 and BF16 are
+  the block types of one element.
+
+`QuantTensor` holds the bytes of either. Nothing here encodes or decodes; see `affine`, `blocks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import UsageError
+
+
+class Granularity(Enum):
+    """Which elements of a matrix [rows, columns] share one scale."""
+
+    TENSOR = "tensor"
+    """All of them: scales [1, 1]."""
+    ROW = "row"
+    """A row (an output channel of a weight, a token of an activation): scales [rows, 1]."""
+    CHANNEL = "channel"
+    """A column (an input channel): scales [1, columns]."""
+    GROUP = "group"
+    """`group_size` consecutive elements of a row: scales [rows, columns / group_size]."""
+
+
+class ScaleType(Enum):
+    """The type scales are stored in; arithmetic on them is float32."""
+
+    F32 = "f32"
+    F16 = "f16"
+
+
+@dataclass(frozen=True)
+class QuantSpec:
+    """An affine integer format.
+
+    Symmetric codes are signed, in [-2^(bits-1), 2^(bits-1) - 1], with z = 0; asymmetric codes are
+    unsigned, in [0, 2^bits - 1], with an integer z in the same range.
+
+    Raises:
+        UsageError: bits outside 2..8, or a group size where none belongs or that is missing.
+    """
+
+    bits: int
+    granularity: Granularity
+    group_size: int | None = None
+    symmetric: bool = True
+    scale_type: ScaleType = ScaleType.F16
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8:
+            raise UsageError(f"bits is {self.bits}; an affine format has 2 to 8 bits.")
+        if (self.granularity is Granularity.GROUP) != (self.group_size is not None):
+            raise UsageError(
+                f"group_size is {self.group_size} with granularity '{self.granularity.value}'; "
+                "give a group size with 'group' and with nothing else."
+            )
+        if self.group_size is not None and self.group_size < 1:
+            raise UsageError(f"group_size is {self.group_size}; it must be at least 1.")
+
+    @property
+    def low(self) -> int:
+        """The smallest code."""
+        return -(1 << (self.bits - 1)) if self.symmetric else 0
+
+    @property
+    def high(self) -> int:
+        """The largest code."""
+        return self.low + (1 << self.bits) - 1
+
+    @property
+    def name(self) -> str:
+        """A short name such as `int4-g32`, `int4-g32-asym`, `int8-row`."""
+        where = f"g{self.group_size}" if self.group_size else self.granularity.value
+        suffix = "" if self.symmetric else "-asym"
+        return f"int{self.bits}-{where}{suffix}"
+
+    def scale_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Return the shape of the scales of a matrix of this shape.
+
+        Raises:
+            UsageError: the columns are not a multiple of the group size.
+        """
+        rows, columns = shape
+        match self.granularity:
+            case Granularity.TENSOR:
+                return 1, 1
+            case Granularity.ROW:
+                return rows, 1
+            case Granularity.CHANNEL:
+                return 1, columns
+            case Granularity.GROUP:
+                assert self.group_size is not None
+                if columns % self.group_size:
+                    raise UsageError(
+                        f"{columns} columns do not divide into groups of {self.group_size}; "
+                        "choose a group size that divides them."
+                    )
+                return rows, columns // self.group_size
+
+    def bits_per_weight(self, shape: tuple[int, int]) -> float:
+        """Return the stored bits of codes, scales and zero points over the elements."""
+        rows, columns = shape
+        scales = int(np.prod(self.scale_shape(shape)))
+        scale_bits = 16 if self.scale_type is ScaleType.F16 else 32
+        zero_bits = 0 if self.symmetric else 8
+        return self.bits + scales * (scale_bits + zero_bits) / (rows * columns)
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """A GGUF tensor type: `block_size` elements of a row in `block_bytes` bytes."""
+
+    name: str
+    """Lower case, as in `q4_0`."""
+    type_id: int
+    """The number in a GGUF file."""
+    block_size: int
+    block_bytes: int
+
+    def bits_per_weight(self, shape: tuple[int, int]) -> float:  # noqa: ARG002
+        """Return the stored bits over the elements; the shape plays no part."""
+        return 8.0 * self.block_bytes / self.block_size
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of one row.
+
+        Raises:
+            UsageError: the columns are not a multiple of the block size.
+        """
+        if columns % self.block_size:
+            raise UsageError(
+                f"{columns} columns do not divide into {self.name} blocks of {self.block_size}; "
+                "choose a format whose block divides them."
+            )
+        return columns // self.block_size * self.block_bytes
+
+
+NumberFormat: TypeAlias = QuantSpec | BlockSpec
+
+
+@dataclass(frozen=True, eq=False)
+class QuantTensor:
+    """A matrix (or vector, shape (1, n)) in a number format.
+
+    `QuantSpec`: `codes` uint8 [rows, ceil(columns * bits / 8)], packed by `pack`; `scales` float16
+    or float32 in `spec.scale_shape`; `zeros` uint8 in the same shape, or None when symmetric.
+    `BlockSpec`: `codes` uint8 [rows, row_bytes], the GGUF bytes; no scales, no zeros.
+    Arrays may be read-only views of a memory-mapped file.
+    """
+
+    spec: NumberFormat
+    shape: tuple[int, int]
+    codes: NDArray[np.uint8]
+    scales: NDArray[np.floating] | None = None
+    zeros: NDArray[np.uint8] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, scales and zero points together."""
+        parts = (self.codes, self.scales, self.zeros)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def take_rows(self, order: NDArray[np.intp]) -> QuantTensor:
+        """Return the rows in another order; codes, scales and zero points move together."""
+        per_row = isinstance(self.spec, QuantSpec) and self.spec.granularity in (
+            Granularity.ROW,
+            Granularity.GROUP,
+        )
+        return QuantTensor(
+            self.spec,
+            (len(order), self.shape[1]),
+            self.codes[order],
+            self.scales[order] if per_row and self.scales is not None else self.scales,
+            self.zeros[order] if per_row and self.zeros is not None else self.zeros,
+        )

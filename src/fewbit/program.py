@@ -1,0 +1,177 @@
+"""The Program: a decoder as an immutable list of ops over named buffers.
+
+Single assignment: every buffer is written by one op. Widths are static; the number of rows is
+whatever the `StepInput` brings. Weights are slots (names such as `layers.3.q.weight`); which
+tensor and kernel fills a slot is the binding's business. All buffers are float32 [rows, width];
+the rounding of a linear layer's input (float32, or int8 per 32 inputs) belongs to the kernel that
+the binding names, so every executor can emulate it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import TypeAlias
+
+Buffer: TypeAlias = str
+Slot: TypeAlias = str
+
+OUTSIDE = -1
+"""The `layer` of ops that belong to no decoder layer."""
+
+
+class Activation(Enum):
+    """The nonlinearity of a gated MLP."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"
+
+
+class CacheType(Enum):
+    """How keys and values are rounded in the KV store."""
+
+    F32 = "f32"
+    F16 = "f16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """What all ops share: where they stand, and the buffer they write."""
+
+    layer: int
+    site: str
+    out: Buffer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(Op):
+    """out[r] = scale * decode(weight row of token r)."""
+
+    weight: Slot
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeTable(Op):
+    """out[r] = [cos(p f_0) .. cos(p f_{n-1}), sin(p f_0) .. sin(p f_{n-1})] * factor.
+
+    p is row r's position, f `frequencies` (float32, radians per position); width 2 n.
+    """
+
+    frequencies: tuple[float, ...]
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsNorm(Op):
+    """Over each run of `width` elements: out = x / sqrt(mean(x^2) + eps) * (weight + offset).
+
+    `width` is the row for a layer norm and the head for a q/k norm; weight is float32 [width].
+    """
+
+    x: Buffer
+    weight: Slot
+    width: int
+    eps: float
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Op):
+    """out[r] = weight @ round(x[r]) + bias, with weight [outputs, inputs]."""
+
+    x: Buffer
+    weight: Slot
+    bias: Slot | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rope(Op):
+    """Rotate each head's halves: (a, b) -> (a cos - b sin, b cos + a sin), a = x[:n], b = x[n:].
+
+    The table's width is `head_dim` (rotation of the whole head, n = head_dim / 2).
+    """
+
+    x: Buffer
+    table: Buffer
+    head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Op):
+    """Write the rows' keys and values to the store of `layer`, then attend causally from it.
+
+    s_j = scale * q . k_j (then softcap * tanh(s_j / softcap) where set), over keys j <= own
+    position, and j > position - window where a window is set. Query head h uses key head
+    h // (heads / kv_heads). Keys and values are read as the store rounded them.
+    """
+
+    q: Buffer
+    k: Buffer
+    v: Buffer
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedActivation(Op):
+    """out = activation(gate) * up."""
+
+    gate: Buffer
+    up: Buffer
+    activation: Activation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Op):
+    """out = x + y."""
+
+    x: Buffer
+    y: Buffer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectRows(Op):
+    """out = the rows of x whose logits are wanted, in the order of `StepInput.wanted`."""
+
+    x: Buffer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softcap(Op):
+    """out = cap * tanh(x / cap)."""
+
+    x: Buffer
+    cap: float
+
+
+@dataclass(frozen=True)
+class Program:
+    """A decoder: ops in order, the buffer that holds the logits, and static widths."""
+
+    ops: tuple[Op, ...]
+    widths: dict[Buffer, int]
+    logits: Buffer
+    layers: int
+    vocabulary: int
+    context: int
+    cache_type: CacheType = CacheType.F16
+
+    def inputs(self, op: Op) -> tuple[Buffer, ...]:
+        """Return the buffers that `op` reads."""
+        names = ("x", "y", "q", "k", "v", "gate", "up", "table")
+        return tuple(getattr(op, name) for name in names if hasattr(op, name))
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Return every weight slot once, in order of first use."""
+        found: dict[Slot, None] = {}
+        for op in self.ops:
+            for field in fields(op):
+                value = getattr(op, field.name)
+                if field.name in ("weight", "bias") and value is not None:
+                    found[value] = None
+        return tuple(found)

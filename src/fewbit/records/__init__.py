@@ -1,0 +1,1 @@
+"""Frozen, serializable records: everything fewbit writes down, and nothing that computes."""

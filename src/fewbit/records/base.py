@@ -1,0 +1,44 @@
+"""The base of all records, and reading and writing them as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from fewbit.errors import BadFileError
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A frozen value that can be written as JSON and read back; unknown keys are errors."""
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def to_json(record: Record) -> bytes:
+    """Return the record as indented UTF-8 JSON that ends with a newline."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def from_json(kind: type[RecordT], text: bytes, *, name: str) -> RecordT:
+    """Read a record of type `kind`.
+
+    Args:
+        kind: the record class.
+        text: UTF-8 JSON.
+        name: what the text is called in an error, usually its path.
+
+    Raises:
+        BadFileError: the JSON is malformed, lacks a field, or has one that `kind` does not know.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise BadFileError(f"{name} is not a valid {kind.__name__} record: {error}.") from error
+
+
+def as_builtins(record: Record) -> dict[str, Any]:
+    """Return the record as plain dictionaries, lists and numbers."""
+    built: dict[str, Any] = msgspec.to_builtins(record)
+    return built

@@ -1,0 +1,30 @@
+"""Which kernel runs a layer, and why no other."""
+
+from __future__ import annotations
+
+from fewbit.records.base import Record
+
+
+class RejectedKernel(Record):
+    """A candidate that was not taken."""
+
+    kernel: str
+    reason: str
+
+
+class KernelRecord(Record):
+    """The choice made once for one slot, at load."""
+
+    slot: str
+    format: str
+    """The stored number format, such as `q4_0` or `int4-g32`."""
+    kernel: str
+    """The kernel id: weight layout, activation format and instruction set, such as
+    `w4.sym.g32/a8.g32/avx512vnni`."""
+    activations: str
+    """How the layer's input is rounded: `f32`, or `int8-g32` (int8 per 32 inputs, dynamic)."""
+    bytes: int
+    """Bytes of the weights as the kernel reads them."""
+    note: str = ""
+    """A widening or other fallback, in words; empty where the format is run as stored."""
+    rejected: tuple[RejectedKernel, ...] = ()

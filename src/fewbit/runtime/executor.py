@@ -1,0 +1,48 @@
+"""What runs a bound Program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.formats.spec import QuantTensor
+from fewbit.program import Program, Slot
+from fewbit.records.kernels import KernelRecord
+from fewbit.runtime.step import StepInput
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A Program with its slots filled: the tensor of each slot, and the kernel chosen for it.
+
+    Vectors (norm weights, biases) are QuantTensors of shape (1, n) in f32 or another float type
+    and carry no kernel record.
+    """
+
+    program: Program
+    tensors: Mapping[Slot, QuantTensor]
+    kernels: Mapping[Slot, KernelRecord]
+
+
+class Executor(Protocol):
+    """Runs steps of one bound Program over its own KV store.
+
+    The store has `pages` pages of `PAGE` positions for every layer; who uses which page is the
+    caller's business (`cache/`). A step writes the rows' keys and values before it reads any.
+    """
+
+    @property
+    def pages(self) -> int:
+        """Pages in the KV store."""
+        ...
+
+    def step(self, step: StepInput) -> NDArray[np.float32]:
+        """Return the wanted rows' logits, float32 [wanted, vocabulary].
+
+        The array may be a view of the executor's own memory, valid until the next step.
+        """
+        ...
