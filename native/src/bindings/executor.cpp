@@ -1,0 +1,7 @@
+#include "bindings/bindings.h"
+
+namespace fewbit {
+
+void bind_executor(nanobind::module_& module) { (void)module; }
+
+}  // namespace fewbit

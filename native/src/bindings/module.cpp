@@ -1,0 +1,9 @@
+// The Python module fewbit._native.
+#include "bindings/bindings.h"
+
+NB_MODULE(_native, module) {
+  module.doc() = "fewbit's native core; used through fewbit.runtime and fewbit.sampling only";
+  fewbit::bind_linear(module);
+  fewbit::bind_executor(module);
+  fewbit::bind_sampling(module);
+}
