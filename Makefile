@@ -1,0 +1,56 @@
+# Every target makes its own virtual environment in .venv; nothing outside this folder is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
+MODEL := smollm2-135m
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test test-interop check format bench clean
+
+demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
+	$(BIN)/fewbit compress $(MODEL) --out demo
+	$(BIN)/fewbit generate demo -p "Why is the sky blue?" --max-tokens 96 --draft ngram
+
+test: .venv/dev  ## the tests with light oracles (gguf, hypothesis)
+	$(BIN)/python -m pytest
+
+test-interop: .venv/interop  ## the tests against torch, transformers, compressed-tensors, llama.cpp
+	$(BIN)/python -m pytest -m interop --timeout 600
+
+check: .venv/dev  ## style, types, import floors, public names
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
+	$(BIN)/python -m pytest tests/test_public.py
+
+format: .venv/dev  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
+
+bench: .venv/interop  ## speed and memory against llama.cpp on this machine
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/linear.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/versus.py
+
+clean:
+	rm -rf .venv build demo
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/pip pyproject.toml $(NATIVE)
+	$(BIN)/pip install --quiet -e .
+	@touch $@
+
+.venv/dev: .venv/bin/pip pyproject.toml $(NATIVE)
+	$(BIN)/pip install --quiet -e '.[dev]'
+	@touch $@ .venv/installed
+
+.venv/interop: .venv/dev
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet -e '.[interop]'
+	@touch $@

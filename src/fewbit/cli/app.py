@@ -1,0 +1,114 @@
+"""The `fewbit` command: its subcommands, how errors end it, and its exit codes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from fewbit import __version__
+from fewbit.errors import FewbitError
+
+EXIT_USAGE = 2
+EXIT_FAULT = 70
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "pull": (
+        "Fetch a model into the cache and print its path.",
+        "fewbit pull smollm2-135m",
+    ),
+    "inspect": (
+        "Show a model's architecture, formats, bits per weight, tokenizer and hazards.",
+        "fewbit inspect smollm2-135m",
+    ),
+    "quantize": (
+        "Quantize a model by a recipe and write it with its manifest.",
+        "fewbit quantize smollm2-135m --recipe rtn-int4-g32 --out small",
+    ),
+    "eval": (
+        "Measure a model against its exact source and give a verdict.",
+        "fewbit eval small --against smollm2-135m",
+    ),
+    "compress": (
+        "Try recipes from small to large until one is accepted; keep the evidence.",
+        "fewbit compress smollm2-135m --out small",
+    ),
+    "generate": (
+        "Generate text, with exact speculation where a draft is given.",
+        'fewbit generate smollm2-135m -p "Why is the sky blue?" --draft ngram',
+    ),
+    "chat": (
+        "Talk with a model.",
+        "fewbit chat smollm2-135m",
+    ),
+}
+"""Each command's one-line description and its example. The code is in `fewbit.cli.<command>`,
+imported when the command runs."""
+
+
+def build() -> App:
+    """Return the application with every command registered, none of them imported."""
+    app = App(
+        name="fewbit",
+        help="Make a language model smaller and faster, and prove that it is still the same model.",
+        help_prologue="Example: fewbit compress smollm2-135m --out small",
+        help_epilogue="Exit codes: 0 done or ACCEPT, 2 bad input, 3 REJECT, 4 INCONCLUSIVE, "
+        "70 a fault of ours, 75 stopped and resumable, 130 interrupted.",
+        version=__version__,
+        help_format="plaintext",
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name, (summary, example) in COMMANDS.items():
+        app.command(
+            f"fewbit.cli.{name}:{name}",
+            name=name,
+            help=summary,
+            help_prologue=f"Example: {example}",
+        )
+    return app
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code; a user's mistake ends in one line on stderr."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result = build()(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return _complain(_one_line(str(error)) + " See --help.", EXIT_USAGE)
+    except FewbitError as error:
+        return _complain(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _complain("interrupted.", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        _close_stdout()
+        return 0
+    except Exception:  # the last net: a defect of ours, with what a report needs
+        traceback.print_exc()
+        return _complain(
+            f"this is a fault in fewbit {__version__}; please report the lines above.", EXIT_FAULT
+        )
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"fewbit: {message}", file=sys.stderr)
+    return code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _close_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush meets no closed pipe."""
+    import os  # noqa: PLC0415  (start-up time)
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
