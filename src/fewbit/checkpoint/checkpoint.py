@@ -12,7 +12,7 @@ from fewbit.formats.spec import NumberFormat, QuantTensor
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One stored tensor. `shape` is row-major as in PyTorch: [outputs, inputs]; (n,) for a vector."""
+    """One stored tensor; `shape` is row-major: [outputs, inputs], or (n,) for a vector."""
 
     name: str
     format: NumberFormat
@@ -33,8 +33,10 @@ class HuggingFaceFacts:
 
 @dataclass(frozen=True)
 class GgufFacts:
-    """The key-value metadata of a GGUF file; arrays are lists, strings are str (or bytes where a
-    token is not UTF-8)."""
+    """The key-value metadata of a GGUF file.
+
+    Arrays are lists; strings are str, or bytes where a token is not UTF-8.
+    """
 
     metadata: Mapping[str, Any]
 

@@ -109,6 +109,6 @@ def _one_line(text: str) -> str:
 
 def _close_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's last flush meets no closed pipe."""
-    import os  # noqa: PLC0415  (start-up time)
+    import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

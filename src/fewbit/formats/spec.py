@@ -130,7 +130,7 @@ class BlockSpec:
     block_size: int
     block_bytes: int
 
-    def bits_per_weight(self, shape: tuple[int, int]) -> float:  # noqa: ARG002
+    def bits_per_weight(self, shape: tuple[int, int]) -> float:
         """Return the stored bits over the elements; the shape plays no part."""
         return 8.0 * self.block_bytes / self.block_size
 

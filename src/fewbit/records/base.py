@@ -10,7 +10,10 @@ from fewbit.errors import BadFileError
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen value that can be written as JSON and read back; unknown keys are errors."""
+    """A frozen value that can be written as JSON and read back; unknown keys are errors.
+
+    Subclasses repeat `frozen=True`, which type checkers do not inherit.
+    """
 
 
 RecordT = TypeVar("RecordT", bound=Record)

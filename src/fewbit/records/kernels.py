@@ -5,14 +5,14 @@ from __future__ import annotations
 from fewbit.records.base import Record
 
 
-class RejectedKernel(Record):
+class RejectedKernel(Record, frozen=True):
     """A candidate that was not taken."""
 
     kernel: str
     reason: str
 
 
-class KernelRecord(Record):
+class KernelRecord(Record, frozen=True):
     """The choice made once for one slot, at load."""
 
     slot: str
