@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,17 +15,24 @@ from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.step import StepInput
 
 
+def keep(slot: Slot) -> None:
+    """Release nothing: the tensors are in memory anyway."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """A Program with its slots filled: the tensor of each slot, and the kernel chosen for it.
 
     Vectors (norm weights, biases) are QuantTensors of shape (1, n) in f32 or another float type
-    and carry no kernel record.
+    and carry no kernel record. `tensors` may read a slot when it is asked for: an executor that
+    packs weights takes one slot at a time and calls `release` with it once it is packed, so the
+    bytes of the file and the packed ones never lie in memory together.
     """
 
     program: Program
     tensors: Mapping[Slot, QuantTensor]
     kernels: Mapping[Slot, KernelRecord]
+    release: Callable[[Slot], None] = keep
 
 
 class Executor(Protocol):
