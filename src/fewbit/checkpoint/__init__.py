@@ -1,1 +1,1 @@
-"""."""
+"""Checkpoints on disk: recognized, read lazily through a memory map, and written atomically."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
+from fewbit.checkpoint.gguf_types import MetadataType
 from fewbit.formats.spec import NumberFormat, QuantTensor
 
 
@@ -35,14 +37,16 @@ class HuggingFaceFacts:
 class GgufFacts:
     """The key-value metadata of a GGUF file.
 
-    Arrays are lists; strings are str, or bytes where a token is not UTF-8.
+    Arrays are lists; strings are str, or bytes where a token is not UTF-8. `types` holds each
+    key's stored type, so that a file can be written again with the same bytes.
     """
 
     metadata: Mapping[str, Any]
+    types: Mapping[str, MetadataType] = field(default_factory=dict)
 
 
 class Checkpoint(Protocol):
-    """A checkpoint on disk, opened without reading its tensors."""
+    """A checkpoint on disk, opened without reading its tensors; `with` closes it."""
 
     @property
     def path(self) -> Path:
@@ -71,5 +75,25 @@ class Checkpoint(Protocol):
         ...
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of a tensor's stored bytes, hexadecimal."""
+        """Return the SHA-256 of a tensor's stored bytes, hexadecimal.
+
+        A tensor stored in several parts is hashed as codes, then scales, then zero points.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the files. Views returned by `read` stay valid; reading again is an error."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Return the checkpoint."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
         ...
