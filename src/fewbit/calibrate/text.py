@@ -1,0 +1,262 @@
+"""Documents: the text that every CPython carries, a file of one's own, and whether two overlap.
+
+The default text needs no download: the topics of `pydoc` for prose and the modules of the standard
+library for code. A document's own SHA-256 decides which of two halves it belongs to, and one that
+largely repeats another is left out (pydoc topics contain each other), so what calibrates never
+evaluates and documents are fit to be the units over which intervals are taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import zip_longest
+from pathlib import Path
+
+from fewbit.errors import BadFileError, MissingError, UsageError
+
+MINIMUM_CHARACTERS = 2600
+"""Shorter topics and modules are left out of the default text: they would not fill a window of 512
+tokens at the four to five characters per token of prose."""
+
+PIECE_CHARACTERS = 2600
+"""Blocks of a plain text file are joined until they have this many characters."""
+
+SHINGLE_WORDS = 12
+"""Words in a row that two texts must share to count as overlapping there."""
+
+SHARED_LIMIT = 0.2
+"""Share of a document's shingles that may occur in the other text: licence headers do."""
+
+
+class Half(Enum):
+    """The two disjoint halves of the default text."""
+
+    EVALUATION = 0
+    CALIBRATION = 1
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text that is measured as one unit; `sha256` is of its UTF-8 bytes, hexadecimal."""
+
+    name: str
+    text: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Documents in a fixed order; `sha256` is of their hashes in that order, hexadecimal."""
+
+    name: str
+    documents: tuple[Document, ...]
+    sha256: str
+
+
+def document(name: str, text: str) -> Document:
+    """Return the text with its hash."""
+    return Document(name, text, hashlib.sha256(text.encode()).hexdigest())
+
+
+def collect(name: str, documents: Iterable[Document]) -> Documents:
+    """Return documents as one text with its hash."""
+    found = tuple(documents)
+    digest = hashlib.sha256("".join(d.sha256 for d in found).encode()).hexdigest()
+    return Documents(name, found, digest)
+
+
+def default_text(half: Half) -> Documents:
+    """Return one half of the text that this Python carries.
+
+    Prose and code alternate while both last, each in the order of its hashes, so a prefix of the
+    documents is a fair sample of them. The same Python version gives the same text.
+
+    Raises:
+        MissingError: this Python was installed without its library's sources.
+    """
+    halves = _halves()[: half.value + 1]
+    if not halves[-1]:
+        raise MissingError(
+            "this Python carries no pydoc topics and library sources; give a text with --text."
+        )
+    kept = _distinct(halves)[-1]
+    version = ".".join(map(str, sys.version_info[:3]))
+    return collect(f"CPython {version} topics and library, {half.name.lower()} half", kept)
+
+
+def read_text(path: Path) -> Documents:
+    """Return a file's documents.
+
+    A `.jsonl` file has one JSON object a line whose "text" is a document. Any other file is plain
+    text: its blocks between blank lines are joined in order until they have `PIECE_CHARACTERS`,
+    and each such piece is a document. Neighbouring pieces of one text resemble each other, so for
+    honest intervals over several texts use `.jsonl`.
+
+    Raises:
+        MissingError: there is no such file.
+        BadFileError: not UTF-8, not JSON lines, or without any text.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise MissingError(
+            f"text '{path}' cannot be read ({error.strerror}); give a file of UTF-8 text."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadFileError(
+            f"text '{path}' is not UTF-8 (byte {error.start}); convert it to UTF-8 first."
+        ) from error
+    parts = _json_lines(path, text) if path.suffix == ".jsonl" else _pieces(text)
+    found = [document(f"{path.name}#{i + 1}", part) for i, part in enumerate(parts)]
+    if not found:
+        raise BadFileError(f"text '{path}' contains no text; give a file with some.")
+    return collect(path.name, found)
+
+
+def overlap(evaluation: Documents, calibration: Documents) -> dict[str, float]:
+    """Return, by name, the evaluation documents that share text with a calibration document.
+
+    The figure is the largest share of runs of `SHINGLE_WORDS` words, whatever case and spacing,
+    that a document has in common with one of the others, out of the shorter of the two; only
+    documents above `SHARED_LIMIT` are listed.
+    """
+    known = _Known()
+    for other in calibration.documents:
+        known.add(_shingles(other.text))
+    shares = {d.name: known.share(_shingles(d.text)) for d in evaluation.documents}
+    return {name: share for name, share in shares.items() if share > SHARED_LIMIT}
+
+
+def refuse_overlap(evaluation: Documents, calibration: Documents) -> None:
+    """Refuse to evaluate on what was calibrated on.
+
+    Raises:
+        UsageError: a document of `evaluation` is largely contained in `calibration`.
+    """
+    found = overlap(evaluation, calibration)
+    if found:
+        name, share = max(found.items(), key=lambda item: item[1])
+        raise UsageError(
+            f"{len(found)} of {len(evaluation.documents)} evaluation documents are in the "
+            f"calibration text (document '{name}' to {share:.0%}); evaluate on another text."
+        )
+
+
+def refuse_known(evaluation: Documents, calibrated: Sequence[str]) -> None:
+    """Refuse documents whose SHA-256 a manifest lists as calibrated on.
+
+    Raises:
+        UsageError: a document's hash is among `calibrated`.
+    """
+    known = set(calibrated)
+    found = [d.name for d in evaluation.documents if d.sha256 in known]
+    if found:
+        raise UsageError(
+            f"document '{found[0]}' and {len(found) - 1} more of the evaluation text were used to "
+            "calibrate the candidate; evaluate on another text."
+        )
+
+
+def _topics() -> Iterator[Document]:
+    from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte, wanted here only
+
+    return (document(f"pydoc:{name}", text) for name, text in topics.items())
+
+
+def _modules() -> Iterator[Document]:
+    """Top-level modules only: tests and packages inside would drown them in look-alikes."""
+    for path in Path(sysconfig.get_path("stdlib")).glob("*.py"):
+        yield document(f"lib:{path.name}", path.read_bytes().decode(errors="replace"))
+
+
+def _halves() -> list[list[Document]]:
+    """Return both halves; prose and code alternate, each in the order of its hashes."""
+    long = [
+        [d for d in kind if len(d.text) >= MINIMUM_CHARACTERS] for kind in (_topics(), _modules())
+    ]
+    ordered = [sorted(kind, key=lambda d: d.sha256) for kind in long]
+    mine = [[[d for d in kind if _half_of(d) is half] for kind in ordered] for half in Half]
+    return [[d for pair in zip_longest(*kinds) for d in pair if d is not None] for kinds in mine]
+
+
+def _half_of(document: Document) -> Half:
+    return Half(int(document.sha256[:2], 16) % 2)
+
+
+def _distinct(halves: list[list[Document]]) -> list[list[Document]]:
+    """Leave out every document that largely repeats an earlier one, of its own half or another."""
+    known = _Known()
+    return [[d for d in half if known.admit(_shingles(d.text))] for half in halves]
+
+
+class _Known:
+    """The shingles of documents seen so far, and which documents have each."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, list[int]] = {}
+        self._sizes: list[int] = []
+
+    def add(self, shingles: set[int]) -> None:
+        for shingle in shingles:
+            self._owners.setdefault(shingle, []).append(len(self._sizes))
+        self._sizes.append(len(shingles))
+
+    def share(self, shingles: set[int]) -> float:
+        """Return the largest share in common with one document, of the smaller of the two."""
+        common = Counter(o for s in shingles for o in self._owners.get(s, ()))
+        shares = (n / min(len(shingles), self._sizes[owner]) for owner, n in common.items())
+        return max(shares, default=0.0)
+
+    def admit(self, shingles: set[int]) -> bool:
+        """Add a document and return True, unless it repeats one seen before."""
+        if self.share(shingles) > SHARED_LIMIT:
+            return False
+        self.add(shingles)
+        return True
+
+
+def _json_lines(path: Path, text: str) -> list[str]:
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadFileError(
+                f"text '{path}' line {number} is not JSON; write one object a line."
+            ) from error
+        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
+            raise BadFileError(
+                f"text '{path}' line {number} has no string under \"text\"; "
+                'write lines such as {"text": "..."}.'
+            )
+        if entry["text"].strip():
+            found.append(entry["text"])
+    return found
+
+
+def _pieces(text: str) -> list[str]:
+    pieces: list[str] = []
+    blocks: list[str] = []
+    for block in text.replace("\r\n", "\n").split("\n\n"):
+        blocks.append(block)
+        if sum(map(len, blocks)) >= PIECE_CHARACTERS:
+            pieces.append("\n\n".join(blocks))
+            blocks = []
+    rest = "\n\n".join(blocks)
+    return [piece for piece in (*pieces, rest) if piece.strip()]
+
+
+def _shingles(text: str) -> set[int]:
+    # Built-in hashes differ from process to process; they are only ever compared within one.
+    words = text.lower().split()
+    ends = range(min(SHINGLE_WORDS, len(words)), len(words) + 1)
+    return {hash(tuple(words[max(0, end - SHINGLE_WORDS) : end])) for end in ends}

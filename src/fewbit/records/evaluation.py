@@ -1,0 +1,252 @@
+"""What an evaluation found: figures with intervals, their conditions, and the verdict."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fewbit.records.base import Record
+from fewbit.records.kernels import KernelRecord
+
+EVALUATION_VERSION = 1
+
+
+class Outcome(Enum):
+    """The answer to "may I ship this model?"."""
+
+    ACCEPT = "ACCEPT"
+    REJECT = "REJECT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Interval(Record, frozen=True, kw_only=True):
+    """A figure and its confidence interval; the bounds are None where none can be given."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    level: float = 0.95
+
+
+class FormatShare(Record, frozen=True, kw_only=True):
+    """The weights of a model that are stored in one number format."""
+
+    format: str
+    tensors: int
+    weights: int
+    bytes: int
+
+
+class ModelFacts(Record, frozen=True, kw_only=True):
+    """What was measured: where it lies, what it is and what it weighs."""
+
+    name: str
+    path: str
+    architecture: str
+    parameters: int
+    bytes: int
+    """Bytes of the weights as stored, without configuration and tokenizer."""
+    bits_per_weight: float
+    formats: tuple[FormatShare, ...]
+    quantized: bool
+    """True when a matrix is stored in fewer than 16 bits per weight."""
+
+
+class IdentityCheck(Record, frozen=True, kw_only=True):
+    """Something in which candidate and source had to agree, and do."""
+
+    name: str
+    found: str
+
+
+class DeclaredChange(Record, frozen=True, kw_only=True):
+    """An unquantized tensor that differs from the source, as the candidate's manifest declares."""
+
+    slot: str
+    change: str
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """Why the comparison is one of the same model in two forms."""
+
+    checks: tuple[IdentityCheck, ...]
+    equal_tensors: int
+    """Unquantized tensors whose values equal the source's bit for bit."""
+    rounded_tensors: int = 0
+    """Unquantized tensors that equal the source's values rounded to a narrower float type."""
+    declared: tuple[DeclaredChange, ...] = ()
+
+
+class TextFacts(Record, frozen=True, kw_only=True):
+    """The text, and how it was cut into scored positions."""
+
+    name: str
+    sha256: str
+    documents: int
+    windows: int
+    window_tokens: int
+    tokens: int
+    """Tokens run, BOS included."""
+    positions: int
+    """Predictions compared."""
+    bos: str
+    """How each window begins, in words."""
+
+
+class DocumentScore(Record, frozen=True, kw_only=True):
+    """The sums over one document from which every mean and interval is made again."""
+
+    name: str
+    sha256: str
+    positions: int
+    divergence: float
+    """Sum of KL(source || candidate) in nats."""
+    reverse_divergence: float
+    """Sum of KL(candidate || source) in nats."""
+    source_loss: float
+    """Sum of the source's negative log-likelihood in nats."""
+    candidate_loss: float
+    agreements: int
+    """Positions at which both models rank the same token first."""
+
+
+class Divergence(Record, frozen=True, kw_only=True):
+    """The KL divergence per position, in nats, over all positions."""
+
+    mean: Interval
+    median: Interval
+    p99: Interval
+    maximum: float
+
+
+class HistogramBin(Record, frozen=True, kw_only=True):
+    """Positions whose divergence lies in [low, high) nats; `high` is None for the last bin."""
+
+    low: float
+    high: float | None
+    count: int
+
+
+class Perplexity(Record, frozen=True, kw_only=True):
+    """exp of the mean negative log-likelihood per token, of both models on the same tokens."""
+
+    source: Interval
+    candidate: Interval
+    ratio: Interval
+    """Candidate over source; the interval is of the ratio itself, document by document."""
+
+
+class TensorError(Record, frozen=True, kw_only=True):
+    """How far a slot's decoded weights lie from the source's."""
+
+    slot: str
+    layer: int
+    """-1 outside the layers."""
+    source_format: str
+    candidate_format: str
+    weights: int
+    relative_error: float
+    """Frobenius norm of the difference over that of the source."""
+
+
+class Conditions(Record, frozen=True, kw_only=True):
+    """Where and with what the figures were taken."""
+
+    cpu: str
+    isa: str
+    threads: int
+    system: str
+    python: str
+    numpy: str
+    fewbit: str
+    executor: str
+
+
+class Gate(Record, frozen=True, kw_only=True):
+    """The margins. A margin is met when the whole interval lies under it."""
+
+    mean_divergence: float = 0.05
+    """Largest mean KL(source || candidate) in nats."""
+    perplexity_ratio: float = 1.03
+    """Largest perplexity of the candidate over the source's."""
+    level: float = 0.95
+    """Confidence level of the intervals."""
+    minimum_documents: int = 12
+    minimum_positions: int = 1024
+
+
+class Axis(Record, frozen=True, kw_only=True):
+    """One judged figure."""
+
+    name: str
+    figure: Interval | None
+    margin: float | None
+    outcome: Outcome
+    reason: str
+    """One sentence."""
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """The judged axes and what follows from them."""
+
+    outcome: Outcome
+    axes: tuple[Axis, ...]
+    reasons: tuple[str, ...]
+    """Sentences, the deciding ones first."""
+
+
+class Evaluation(Record, frozen=True, kw_only=True):
+    """A candidate measured against its exact source."""
+
+    version: int = EVALUATION_VERSION
+    source: ModelFacts
+    candidate: ModelFacts
+    identity: Identity
+    text: TextFacts
+    divergence: Divergence
+    reverse_divergence: Divergence
+    histogram: tuple[HistogramBin, ...]
+    perplexity: Perplexity
+    agreement: Interval
+    """Share of positions at which both rank the same token first."""
+    documents: tuple[DocumentScore, ...]
+    tensors: tuple[TensorError, ...]
+    source_kernels: tuple[KernelRecord, ...]
+    candidate_kernels: tuple[KernelRecord, ...]
+    conditions: Conditions
+    gate: Gate
+    verdict: Verdict
+    notes: tuple[str, ...] = ()
+    """What a reader must know to read the figures rightly."""
+    seconds: float
+
+
+class Attempt(Record, frozen=True, kw_only=True):
+    """One recipe that was tried: what it promised and what it gave."""
+
+    recipe: str
+    promised_bytes: int
+    evaluation: Evaluation
+    evidence: str
+    """Path of the evaluation's JSON, relative to the report."""
+
+
+class Untried(Record, frozen=True, kw_only=True):
+    """A recipe that was not tried, and why."""
+
+    recipe: str
+    promised_bytes: int | None
+    reason: str
+
+
+class CompressReport(Record, frozen=True, kw_only=True):
+    """The whole first loop: recipe after recipe until the gate accepted one, or none."""
+
+    version: int = EVALUATION_VERSION
+    source: ModelFacts
+    attempts: tuple[Attempt, ...]
+    untried: tuple[Untried, ...]
+    accepted: str | None
+    """The recipe of the artefact, None where nothing was accepted."""
+    outcome: Outcome
+    reasons: tuple[str, ...]
+    seconds: float

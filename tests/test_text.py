@@ -1,0 +1,106 @@
+"""The default text, texts from files, and the overlap of two texts."""
+
+from pathlib import Path
+
+import pytest
+
+from fewbit.calibrate import text
+from fewbit.calibrate.text import Half
+from fewbit.errors import BadFileError, MissingError, UsageError
+
+
+@pytest.fixture(scope="module")
+def halves() -> dict[Half, text.Documents]:
+    return {half: text.default_text(half) for half in Half}
+
+
+def test_default_text_is_the_same_every_time(halves):
+    again = text.default_text(Half.EVALUATION)
+    assert again == halves[Half.EVALUATION]
+    assert again.sha256 != halves[Half.CALIBRATION].sha256
+
+
+def test_halves_share_no_document_and_no_passage(halves):
+    evaluation, calibration = halves[Half.EVALUATION], halves[Half.CALIBRATION]
+    assert not {d.sha256 for d in evaluation.documents} & {d.sha256 for d in calibration.documents}
+    assert text.overlap(evaluation, calibration) == {}
+
+
+def test_topics_that_contain_each_other_would_have_overlapped(monkeypatch):
+    """The negative control: without the check, pydoc's nested topics lie in both halves."""
+    monkeypatch.setattr(text._Known, "admit", lambda *_: True)
+    assert text.overlap(text.default_text(Half.EVALUATION), text.default_text(Half.CALIBRATION))
+
+
+def test_default_text_begins_with_prose_and_code(halves):
+    kinds = [d.name.partition(":")[0] for d in halves[Half.EVALUATION].documents[:20]]
+    assert kinds[:4] == ["pydoc", "lib", "pydoc", "lib"]
+    assert len(halves[Half.EVALUATION].documents) >= 40
+
+
+def test_python_without_sources_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(text, "_topics", lambda: iter(()))
+    monkeypatch.setattr(text.sysconfig, "get_path", lambda _: str(tmp_path))
+    with pytest.raises(MissingError, match="--text"):
+        text.default_text(Half.EVALUATION)
+
+
+def test_three_sentences_are_one_document(tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("One is here. Two is there.\n\nThree is nowhere.\n")
+    assert len(text.read_text(path).documents) == 1
+
+
+def test_plain_text_is_cut_at_blank_lines_without_losing_any(tmp_path):
+    path = tmp_path / "long.txt"
+    blocks = [f"block {i} " + "word " * 200 for i in range(10)]
+    path.write_text("\n\n".join(blocks))
+    found = text.read_text(path)
+    assert len(found.documents) == 4
+    assert "\n\n".join(d.text for d in found.documents) == path.read_text()
+
+
+def test_json_lines_are_documents(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_text('{"text": "first"}\n\n{"text": "second", "id": 7}\n{"text": " "}\n')
+    assert [d.text for d in text.read_text(path).documents] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"\xff\xfe", "not UTF-8 \\(byte 0\\)"),
+        ("a.txt", b"", "contains no text"),
+        ("a.txt", b" \n\n \n", "contains no text"),
+        ("a.jsonl", b"{", "line 1 is not JSON"),
+        ("a.jsonl", b"[" * 100_000, "line 1 is not JSON"),
+        ("a.jsonl", b'{"text": "x"}\n{"texts": "y"}', 'line 2 has no string under "text"'),
+        ("a.jsonl", b"[1]", 'line 1 has no string under "text"'),
+    ],
+)
+def test_bad_texts_are_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(BadFileError, match=message):
+        text.read_text(path)
+
+
+def test_absent_text_is_refused(tmp_path):
+    with pytest.raises(MissingError, match="cannot be read"):
+        text.read_text(Path(tmp_path / "absent.txt"))
+
+
+def test_calibrating_on_the_evaluation_text_is_refused():
+    words = [f"w{i}" for i in range(300)]
+    evaluation = text.collect("e", [text.document("shared", " ".join(words))])
+    calibration = text.collect("c", [text.document("c", "Before.\n" + "\n".join(words).upper())])
+    with pytest.raises(UsageError, match="'shared' to 100%"):
+        text.refuse_overlap(evaluation, calibration)
+    text.refuse_overlap(evaluation, text.collect("o", [text.document("o", "another " * 300)]))
+
+
+def test_documents_named_in_a_manifest_are_refused():
+    evaluation = text.collect("e", [text.document("a", "x"), text.document("b", "y")])
+    text.refuse_known(evaluation, ["0" * 64])
+    with pytest.raises(UsageError, match="document 'b'"):
+        text.refuse_known(evaluation, [evaluation.documents[1].sha256])
