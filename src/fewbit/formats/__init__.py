@@ -1,1 +1,1 @@
-"""."""
+"""Number formats in plain NumPy: spec, encode, decode, pack; kernels are tested against them."""

@@ -7,7 +7,7 @@ Two kinds of format exist:
 * `BlockSpec`, a GGUF type: rows cut into blocks that carry their own scales. F32, F16 and BF16 are
   the block types of one element.
 
-`QuantTensor` holds the bytes of either. Nothing here encodes or decodes; see `affine`, `blocks`.
+`QuantTensor` holds the bytes of either. Nothing here encodes or decodes; see `registry`.
 """
 
 from __future__ import annotations
@@ -82,10 +82,19 @@ class QuantSpec:
 
     @property
     def name(self) -> str:
-        """A short name such as `int4-g32`, `int4-g32-asym`, `int8-row`."""
+        """A short name such as `int4-g32`, `int4-g32-asym`, `int8-row`, `int8-row-f32`.
+
+        `-f32` is the type of the scales; `registry.parse_format` undoes a name.
+        """
         where = f"g{self.group_size}" if self.group_size else self.granularity.value
-        suffix = "" if self.symmetric else "-asym"
-        return f"int{self.bits}-{where}{suffix}"
+        zero = "" if self.symmetric else "-asym"
+        scales = "" if self.scale_type is ScaleType.F16 else "-f32"
+        return f"int{self.bits}-{where}{zero}{scales}"
+
+    @property
+    def rows_independent(self) -> bool:
+        """Whether a row's bytes depend on that row alone, so rows can be encoded in pieces."""
+        return self.granularity in (Granularity.ROW, Granularity.GROUP)
 
     def scale_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
         """Return the shape of the scales of a matrix of this shape.
@@ -155,8 +164,9 @@ NumberFormat: TypeAlias = QuantSpec | BlockSpec
 class QuantTensor:
     """A matrix (or vector, shape (1, n)) in a number format.
 
-    `QuantSpec`: `codes` uint8 [rows, ceil(columns * bits / 8)], packed by `pack`; `scales` float16
-    or float32 in `spec.scale_shape`; `zeros` uint8 in the same shape, or None when symmetric.
+    `QuantSpec`: `codes` uint8 [rows, ceil(columns * bits / 8)], the values q - spec.low packed by
+    `pack`; `scales` float16 or float32 in `spec.scale_shape`; `zeros` uint8 in the same shape, or
+    None when symmetric.
     `BlockSpec`: `codes` uint8 [rows, row_bytes], the GGUF bytes; no scales, no zeros.
     Arrays may be read-only views of a memory-mapped file.
     """
@@ -173,16 +183,17 @@ class QuantTensor:
         parts = (self.codes, self.scales, self.zeros)
         return sum(part.nbytes for part in parts if part is not None)
 
-    def take_rows(self, order: NDArray[np.intp]) -> QuantTensor:
-        """Return the rows in another order; codes, scales and zero points move together."""
-        per_row = isinstance(self.spec, QuantSpec) and self.spec.granularity in (
-            Granularity.ROW,
-            Granularity.GROUP,
-        )
+    def take_rows(self, rows: slice | NDArray[np.integer]) -> QuantTensor:
+        """Return chosen rows in the order given; codes, scales and zero points move together.
+
+        A slice gives views.
+        """
+        codes = self.codes[rows]
+        per_row = isinstance(self.spec, QuantSpec) and self.spec.rows_independent
         return QuantTensor(
             self.spec,
-            (len(order), self.shape[1]),
-            self.codes[order],
-            self.scales[order] if per_row and self.scales is not None else self.scales,
-            self.zeros[order] if per_row and self.zeros is not None else self.zeros,
+            (codes.shape[0], self.shape[1]),
+            codes,
+            self.scales[rows] if per_row and self.scales is not None else self.scales,
+            self.zeros[rows] if per_row and self.zeros is not None else self.zeros,
         )

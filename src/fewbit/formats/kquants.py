@@ -1,0 +1,102 @@
+"""GGUF super-blocks of 256 elements: Q4_K, Q5_K and Q6_K, whose scales are themselves quantized.
+
+Layouts (ggml-quants of llama.cpp, checked against the `gguf` package). Q4_K and Q5_K: eight groups
+of 32 with a 6-bit scale and a 6-bit minimum each, x = (d sc) u - (dmin mn). Q6_K: sixteen groups of
+16 with an int8 scale each, x = (d sc) (u - 32). Products in brackets are rounded to float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.formats.blocks import split_nibbles
+
+SUPER_BLOCK = 256
+
+Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("nibbles", "u1", 128)])
+Q5_K = np.dtype(
+    [
+        ("d", "<f2"),
+        ("dmin", "<f2"),
+        ("scales", "u1", 12),
+        ("fifth", "u1", 32),
+        ("nibbles", "u1", 128),
+    ]
+)
+Q6_K = np.dtype([("nibbles", "u1", 128), ("pairs", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
+
+
+def decode_q4_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode uint8 [rows, blocks * 144] -> float32 [rows, blocks * 256]."""
+    blocks = np.ascontiguousarray(codes).view(Q4_K)
+    return _with_minima(blocks, _runs_of_32(blocks["nibbles"]))
+
+
+def decode_q5_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode uint8 [rows, blocks * 176] -> float32 [rows, blocks * 256]."""
+    blocks = np.ascontiguousarray(codes).view(Q5_K)
+    # Bit g of byte i is the fifth bit of element i of group g.
+    fifth = np.unpackbits(blocks["fifth"][..., None], axis=-1, bitorder="little")
+    fifth = fifth.swapaxes(-1, -2) << np.uint8(4)
+    return _with_minima(blocks, _runs_of_32(blocks["nibbles"]) | fifth)
+
+
+def decode_q6_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode uint8 [rows, blocks * 210] -> float32 [rows, blocks * 256]."""
+    blocks = np.ascontiguousarray(codes).view(Q6_K)
+    scale = blocks["d"].astype(np.float32)[..., None] * blocks["scales"].astype(np.float32)
+    signed = _six_bits(blocks).astype(np.float32) - np.float32(32)
+    values = scale[..., None] * signed.reshape(*scale.shape, 16)
+    return values.reshape(values.shape[0], -1)
+
+
+def unpack_scales(
+    packed: NDArray[np.uint8],
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return the eight 6-bit scales and minima of Q4_K and Q5_K.
+
+    Bytes 0-3 and 4-7 hold scales and minima 0-3 in their low six bits; bytes 8-11 hold the low
+    nibbles of scales (low) and minima (high) 4-7, whose upper two bits are the top bits of bytes
+    0-3 and 4-7.
+
+    Args:
+        packed: uint8 [.., 12].
+
+    Returns:
+        Two uint8 arrays [.., 8].
+    """
+    first, second, third = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
+    top = np.uint8(0x30)
+    scales = [first & np.uint8(63), (third & np.uint8(15)) | ((first >> np.uint8(2)) & top)]
+    minima = [second & np.uint8(63), (third >> np.uint8(4)) | ((second >> np.uint8(2)) & top)]
+    return np.concatenate(scales, axis=-1), np.concatenate(minima, axis=-1)
+
+
+def _with_minima(blocks: NDArray[np.void], codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode (d sc) u - (dmin mn) for codes [rows, blocks, 8, 32]."""
+    scales, minima = unpack_scales(blocks["scales"])
+    step = blocks["d"].astype(np.float32)[..., None] * scales.astype(np.float32)
+    minimum = blocks["dmin"].astype(np.float32)[..., None] * minima.astype(np.float32)
+    values = step[..., None] * codes.astype(np.float32) - minimum[..., None]
+    return values.reshape(values.shape[0], -1)
+
+
+def _runs_of_32(nibbles: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """32 bytes hold two groups: the low nibbles are the even one, the high nibbles the odd one."""
+    codes = split_nibbles(nibbles.reshape(*nibbles.shape[:2], 4, 32))
+    return codes.reshape(*nibbles.shape[:2], 8, 32)
+
+
+def _six_bits(blocks: NDArray[np.void]) -> NDArray[np.uint8]:
+    """Codes [rows, blocks, 256] of Q6_K.
+
+    Each half of 128 elements has 64 bytes of nibbles (all low ones first) and 32 bytes whose bit
+    pairs 0 to 3 are the upper bits of its four runs of 32.
+    """
+    shape = blocks.shape
+    low = split_nibbles(blocks["nibbles"].reshape(*shape, 2, 64)).reshape(*shape, 2, 4, 32)
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    high = (blocks["pairs"].reshape(*shape, 2, 1, 32) >> shifts) & np.uint8(3)
+    codes: NDArray[np.uint8] = (low | (high << np.uint8(4))).reshape(*shape, 256)
+    return codes

@@ -1,0 +1,57 @@
+"""Dense bit packing: code i of a row occupies bits [i * bits, (i + 1) * bits), lowest bit first."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_RUN = 8
+"""Codes packed at once: eight codes of b bits fill exactly b bytes, and at most one uint64."""
+
+
+def packed_bytes(columns: int, bits: int) -> int:
+    """Return the bytes of one packed row, ceil(columns * bits / 8)."""
+    return -(-columns * bits // 8)
+
+
+def pack(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Pack codes below 2^bits.
+
+    Args:
+        codes: uint8 [rows, columns].
+        bits: 1 to 8.
+
+    Returns:
+        uint8 [rows, ceil(columns * bits / 8)]; bits after a row's last code are zero.
+    """
+    rows, columns = codes.shape
+    assert codes.size == 0 or int(codes.max()) < 1 << bits
+    runs = -(-columns // _RUN)
+    padded = np.zeros((rows, runs * _RUN), np.uint64)
+    padded[:, :columns] = codes
+    words = padded.reshape(rows, runs, _RUN) << _shifts(bits)
+    words = np.bitwise_or.reduce(words, axis=2).astype("<u8", copy=False)
+    octets = words.view(np.uint8).reshape(rows, runs, 8)[:, :, :bits]
+    packed = octets.reshape(rows, runs * bits)[:, : packed_bytes(columns, bits)]
+    return np.ascontiguousarray(packed)
+
+
+def unpack(packed: NDArray[np.uint8], bits: int, columns: int) -> NDArray[np.uint8]:
+    """Undo `pack`: return the codes, uint8 [rows, columns].
+
+    `packed` is uint8 [rows, ceil(columns * bits / 8)]; bits after a row's last code are ignored.
+    """
+    rows, width = packed.shape
+    assert width == packed_bytes(columns, bits)
+    runs = -(-columns // _RUN)
+    padded = np.zeros((rows, runs * bits), np.uint8)
+    padded[:, :width] = packed
+    octets = np.zeros((rows, runs, 8), np.uint8)
+    octets[:, :, :bits] = padded.reshape(rows, runs, bits)
+    words = octets.view("<u8").astype(np.uint64, copy=False)
+    codes = (words >> _shifts(bits)) & np.uint64((1 << bits) - 1)
+    return codes.astype(np.uint8).reshape(rows, runs * _RUN)[:, :columns]
+
+
+def _shifts(bits: int) -> NDArray[np.uint64]:
+    return np.arange(_RUN, dtype=np.uint64) * np.uint64(bits)

@@ -1,0 +1,247 @@
+"""The table of every known format: names, GGUF ids, and how each is encoded and decoded."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import BadFileError, NumericalError, UnsupportedError
+from fewbit.formats import affine, blocks, floats, kquants
+from fewbit.formats.pack import packed_bytes
+from fewbit.formats.spec import (
+    BlockSpec,
+    Granularity,
+    NumberFormat,
+    QuantSpec,
+    QuantTensor,
+    ScaleType,
+)
+
+_Decode = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+_Encode = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """A GGUF type and what fewbit can do with it."""
+
+    spec: BlockSpec
+    decode: _Decode | None = None
+    encode: _Encode | None = None
+
+
+_TABLE = (
+    BlockFormat(BlockSpec("f32", 0, 1, 4), floats.decode_f32, floats.encode_f32),
+    BlockFormat(BlockSpec("f16", 1, 1, 2), floats.decode_f16, floats.encode_f16),
+    BlockFormat(BlockSpec("q4_0", 2, 32, 18), blocks.decode_q4_0, blocks.encode_q4_0),
+    BlockFormat(BlockSpec("q4_1", 3, 32, 20), blocks.decode_q4_1),
+    BlockFormat(BlockSpec("q5_0", 6, 32, 22), blocks.decode_q5_0),
+    BlockFormat(BlockSpec("q5_1", 7, 32, 24), blocks.decode_q5_1),
+    BlockFormat(BlockSpec("q8_0", 8, 32, 34), blocks.decode_q8_0, blocks.encode_q8_0),
+    BlockFormat(BlockSpec("q8_1", 9, 32, 36)),
+    BlockFormat(BlockSpec("q2_k", 10, 256, 84)),
+    BlockFormat(BlockSpec("q3_k", 11, 256, 110)),
+    BlockFormat(BlockSpec("q4_k", 12, 256, 144), kquants.decode_q4_k),
+    BlockFormat(BlockSpec("q5_k", 13, 256, 176), kquants.decode_q5_k),
+    BlockFormat(BlockSpec("q6_k", 14, 256, 210), kquants.decode_q6_k),
+    BlockFormat(BlockSpec("q8_k", 15, 256, 292)),
+    BlockFormat(BlockSpec("iq2_xxs", 16, 256, 66)),
+    BlockFormat(BlockSpec("iq2_xs", 17, 256, 74)),
+    BlockFormat(BlockSpec("iq3_xxs", 18, 256, 98)),
+    BlockFormat(BlockSpec("iq1_s", 19, 256, 50)),
+    BlockFormat(BlockSpec("iq4_nl", 20, 32, 18)),
+    BlockFormat(BlockSpec("iq3_s", 21, 256, 110)),
+    BlockFormat(BlockSpec("iq2_s", 22, 256, 82)),
+    BlockFormat(BlockSpec("iq4_xs", 23, 256, 136)),
+    BlockFormat(BlockSpec("i8", 24, 1, 1)),
+    BlockFormat(BlockSpec("i16", 25, 1, 2)),
+    BlockFormat(BlockSpec("i32", 26, 1, 4)),
+    BlockFormat(BlockSpec("i64", 27, 1, 8)),
+    BlockFormat(BlockSpec("f64", 28, 1, 8)),
+    BlockFormat(BlockSpec("iq1_m", 29, 256, 56)),
+    BlockFormat(BlockSpec("bf16", 30, 1, 2), floats.decode_bf16, floats.encode_bf16),
+    BlockFormat(BlockSpec("tq1_0", 34, 256, 54)),
+    BlockFormat(BlockSpec("tq2_0", 35, 256, 66)),
+    BlockFormat(BlockSpec("mxfp4", 39, 32, 17)),
+    BlockFormat(BlockSpec("nvfp4", 40, 64, 36)),
+    BlockFormat(BlockSpec("q1_0", 41, 128, 18)),
+    BlockFormat(BlockSpec("q2_0", 42, 64, 18)),
+)
+
+BLOCK_FORMATS: Mapping[str, BlockFormat] = MappingProxyType({f.spec.name: f for f in _TABLE})
+"""Every GGUF type by lower-case name; one without `decode` can be inspected but not run."""
+
+GGUF_TYPES: Mapping[int, BlockSpec] = MappingProxyType({f.spec.type_id: f.spec for f in _TABLE})
+"""Every GGUF type by the number that files use."""
+
+F32 = BLOCK_FORMATS["f32"].spec
+F16 = BLOCK_FORMATS["f16"].spec
+BF16 = BLOCK_FORMATS["bf16"].spec
+FLOATS = (F32, F16, BF16)
+
+DECODABLE = tuple(f.spec.name for f in _TABLE if f.decode is not None)
+ENCODABLE = tuple(f.spec.name for f in _TABLE if f.encode is not None)
+
+_AFFINE = re.compile(
+    r"int(?P<bits>[0-9]+)-(?:g(?P<group>[0-9]{1,9})|(?P<where>tensor|row|channel))"
+    r"(?P<asymmetric>-asym)?(?P<f32>-f32)?"
+)
+_AFFINE_HELP = "int<2..8>-<g32|row|channel|tensor>[-asym][-f32], such as int4-g32"
+
+
+def parse_format(name: str) -> NumberFormat:
+    """Return the format of a name such as `int4-g32`, `int8-row-asym`, `q4_0` or `bf16`.
+
+    It undoes `spec.name` for every format.
+
+    Raises:
+        UnsupportedError: no format has that name; the message lists what there is.
+        UsageError: an affine format outside 2 to 8 bits or with a group of 0.
+    """
+    if name in BLOCK_FORMATS:
+        return BLOCK_FORMATS[name].spec
+    match = _AFFINE.fullmatch(name)
+    if match is None:
+        raise UnsupportedError(
+            f"The format '{name}' is not known{_near(name)}; there are {_AFFINE_HELP}, "
+            f"and the GGUF types {', '.join(BLOCK_FORMATS)}."
+        )
+    group = match["group"]
+    return QuantSpec(
+        bits=int(match["bits"]),
+        granularity=Granularity.GROUP if group else Granularity(match["where"]),
+        group_size=int(group) if group else None,
+        symmetric=match["asymmetric"] is None,
+        scale_type=ScaleType.F32 if match["f32"] else ScaleType.F16,
+    )
+
+
+def encoded_bytes(form: NumberFormat, shape: tuple[int, int]) -> int:
+    """Return the bytes of codes, scales and zero points of a matrix [rows, columns].
+
+    Raises:
+        UsageError: the columns do not divide into the format's groups or blocks.
+    """
+    rows, columns = shape
+    if isinstance(form, BlockSpec):
+        return rows * form.row_bytes(columns)
+    scale_rows, scale_columns = form.scale_shape(shape)
+    scale_bytes = (2 if form.scale_type is ScaleType.F16 else 4) + (0 if form.symmetric else 1)
+    return rows * packed_bytes(columns, form.bits) + scale_rows * scale_columns * scale_bytes
+
+
+def decode(tensor: QuantTensor) -> NDArray[np.float32]:
+    """Return the matrix, float32 [rows, columns].
+
+    Scales that are not finite give values that are not finite, as the arithmetic has it.
+
+    Raises:
+        UnsupportedError: the format can be named but not decoded; the message lists those that can.
+    """
+    with np.errstate(all="ignore"):
+        if isinstance(tensor.spec, QuantSpec):
+            return affine.decode(tensor)
+        return _decoder(tensor.spec)(tensor.codes)
+
+
+def decode_rows(tensor: QuantTensor, rows: slice | NDArray[np.integer]) -> NDArray[np.float32]:
+    """Return some rows of the matrix, float32 [len(rows), columns], without decoding the others.
+
+    Raises as `decode`.
+    """
+    return decode(tensor.take_rows(rows))
+
+
+def encode(x: NDArray[np.float32], form: NumberFormat) -> QuantTensor:
+    """Encode a matrix, float32 [rows, columns], by rounding to nearest.
+
+    Raises:
+        NumericalError: a value is not finite, or too large for the format.
+        UnsupportedError: there is no encoder for the format; the message lists those there are.
+        UsageError: the columns do not divide into the format's groups or blocks.
+    """
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    if isinstance(form, QuantSpec):
+        return affine.encode(x, form)
+    form.row_bytes(x.shape[1])
+    affine.require_finite(x)
+    with np.errstate(all="ignore"):
+        codes = _encoder(form)(x)
+        encoded = QuantTensor(form, (x.shape[0], x.shape[1]), codes)
+        _require_held(decode(encoded), x, form)
+    return encoded
+
+
+def check_layout(tensor: QuantTensor, name: str) -> None:
+    """Check that the arrays of a tensor from a file have the shapes and types its format asks for.
+
+    Raises:
+        BadFileError: they do not; the message names tensor, part, expected and met.
+        UsageError: the columns do not divide into the format's groups or blocks.
+    """
+    form, shape = tensor.spec, tensor.shape
+    if isinstance(form, BlockSpec):
+        _check(tensor.codes, np.uint8, (shape[0], form.row_bytes(shape[1])), f"{name}")
+        return
+    scales = form.scale_shape(shape)
+    kind = np.float16 if form.scale_type is ScaleType.F16 else np.float32
+    codes = (shape[0], packed_bytes(shape[1], form.bits))
+    _check(tensor.codes, np.uint8, codes, f"{name}.codes")
+    _check(tensor.scales, kind, scales, f"{name}.scales")
+    if not form.symmetric:
+        _check(tensor.zeros, np.uint8, scales, f"{name}.zeros")
+    elif tensor.zeros is not None:
+        raise BadFileError(f"{name}.zeros does not belong to the symmetric format {form.name}.")
+
+
+def _check(
+    part: NDArray[np.generic] | None, kind: type[np.generic], shape: tuple[int, int], name: str
+) -> None:
+    if part is None:
+        raise BadFileError(f"{name} is missing; {np.dtype(kind)} {shape} is expected.")
+    if part.dtype != kind or part.shape != shape:
+        raise BadFileError(
+            f"{name} is {part.dtype} {part.shape}, but its format asks for "
+            f"{np.dtype(kind)} {shape}; the file is damaged or mislabelled."
+        )
+
+
+def _decoder(form: BlockSpec) -> _Decode:
+    found = BLOCK_FORMATS[form.name].decode
+    if found is None:
+        raise UnsupportedError(
+            f"Tensors of type {form.name} cannot be decoded; supported: {', '.join(DECODABLE)}."
+        )
+    return found
+
+
+def _encoder(form: BlockSpec) -> _Encode:
+    found = BLOCK_FORMATS[form.name].encode
+    if found is None:
+        raise UnsupportedError(
+            f"Tensors cannot be encoded as {form.name}; supported: {', '.join(ENCODABLE)}, "
+            f"and {_AFFINE_HELP}."
+        )
+    return found
+
+
+def _require_held(decoded: NDArray[np.float32], x: NDArray[np.float32], form: BlockSpec) -> None:
+    beyond = ~np.isfinite(decoded)
+    if beyond.any():
+        worst = np.where(beyond, np.abs(x), -1).argmax()
+        row, column = (int(i) for i in np.unravel_index(worst, x.shape))
+        raise NumericalError(
+            f"The value {x[row, column]} at row {row}, column {column} is beyond the range of "
+            f"{form.name}; choose bf16 or f32, or rescale the weights."
+        )
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name, [*BLOCK_FORMATS, "int4-g32", "int8-g32", "int8-row"], 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

@@ -1,0 +1,214 @@
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fewbit.errors import NumericalError, UnsupportedError, UsageError
+from fewbit.formats import blocks, kquants
+from fewbit.formats.registry import (
+    BF16,
+    BLOCK_FORMATS,
+    DECODABLE,
+    ENCODABLE,
+    F16,
+    F32,
+    GGUF_TYPES,
+    decode,
+    decode_rows,
+    encode,
+)
+from fewbit.formats.spec import QuantTensor
+
+CODED = [name for name in DECODABLE if name not in ("f32", "f16")]
+
+
+def gguf_type(name: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType(BLOCK_FORMATS[name].spec.type_id)
+
+
+def from_bytes(name: str, codes: np.ndarray) -> QuantTensor:
+    spec = BLOCK_FORMATS[name].spec
+    return QuantTensor(
+        spec, (len(codes), codes.shape[1] // spec.block_bytes * spec.block_size), codes
+    )
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal bit for bit; a NaN equals any NaN, since its payload follows operand order."""
+    equal = a.view(np.uint32) == b.view(np.uint32)
+    return a.shape == b.shape and bool((equal | (np.isnan(a) & np.isnan(b))).all())
+
+
+def by_gguf(name: str, codes: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return gguf.quants.dequantize(codes, gguf_type(name))
+
+
+@pytest.mark.parametrize("name", DECODABLE)
+def test_decoding_random_bytes_equals_the_gguf_package(name):
+    width = 3 * BLOCK_FORMATS[name].spec.block_bytes * (16 if name in ("f32", "f16") else 1)
+    codes = np.random.default_rng(1).integers(0, 256, (40, width), np.uint8)
+    assert same_bits(decode(from_bytes(name, codes)), by_gguf(name, codes))
+
+
+@pytest.mark.parametrize("name", CODED)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_decoding_any_bytes_equals_the_gguf_package(name, data):
+    width = BLOCK_FORMATS[name].spec.block_bytes
+    codes = data.draw(arrays(np.uint8, (2, width)))
+    assert same_bits(decode(from_bytes(name, codes)), by_gguf(name, codes))
+
+
+@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("fill", [0x00, 0xFF, 0x7C, 0x80, 0x01])
+def test_decoding_constant_bytes_equals_the_gguf_package(name, fill):
+    codes = np.full((1, 2 * BLOCK_FORMATS[name].spec.block_bytes), fill, np.uint8)
+    assert same_bits(decode(from_bytes(name, codes)), by_gguf(name, codes))
+
+
+def test_swapped_nibbles_are_caught():
+    codes = np.random.default_rng(2).integers(0, 256, (4, 18), np.uint8)
+    codes[:, :2] = np.array([1.0], np.float16).view(np.uint8)
+    swapped = codes.copy()
+    swapped[:, 2:] = (codes[:, 2:] >> 4) | (codes[:, 2:] << 4)
+    assert not same_bits(decode(from_bytes("q4_0", swapped)), by_gguf("q4_0", codes))
+
+
+def test_six_bit_scales_with_their_top_bits_misplaced_are_caught():
+    packed = np.random.default_rng(3).integers(0, 256, (64, 12), np.uint8)
+    scales, minima = kquants.unpack_scales(packed)
+    expected = gguf.quants.Q4_K.get_scale_min(packed)
+    assert np.array_equal(scales, expected[0])
+    assert np.array_equal(minima, expected[1])
+    # The plausible mistake: the two upper bits taken from the minima's bytes.
+    wrong = (packed[:, 8:] & 15) | ((packed[:, 4:8] >> 2) & 0x30)
+    assert not np.array_equal(wrong, expected[0][:, 4:])
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "bf16", "f16", "f32"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_encoding_equals_the_gguf_package(name, data):
+    # fp16 holds scales up to 65504: magnitudes up to 8 * 65504 = 2^19 keep Q4_0's finite.
+    bound = 60000.0
+    tiny = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 2.0**-20, 2.0**-24, -(2.0**-30)])
+    values = data.draw(
+        arrays(np.float32, (2, 64), elements=st.floats(-bound, bound, width=32) | tiny)
+    )
+    # Below 2^-100 the reciprocal of a scale may overflow, which the package leaves undefined.
+    values[np.abs(values) < 2.0**-100] = 0
+    with np.errstate(all="ignore"):
+        expected = gguf.quants.quantize(values, gguf_type(name)).view(np.uint8)
+    assert np.array_equal(encode(values, BLOCK_FORMATS[name].spec).codes, expected)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "bf16", "f16"])
+@pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0, 1e3])
+def test_encoding_normal_values_equals_the_gguf_package(name, scale):
+    values = np.random.default_rng(4).normal(0, scale, (64, 576)).astype(np.float32)
+    expected = gguf.quants.quantize(values, gguf_type(name)).view(np.uint8)
+    assert np.array_equal(encode(values, BLOCK_FORMATS[name].spec).codes, expected)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0"])
+def test_the_error_stays_within_half_a_step(name):
+    values = np.random.default_rng(5).normal(0, 1, (16, 320)).astype(np.float32)
+    decoded = decode(encode(values, BLOCK_FORMATS[name].spec))
+    groups = values.reshape(16, -1, 32)
+    error = np.abs(decoded.reshape(groups.shape) - groups).max(axis=2)
+    absmax = np.abs(groups).max(axis=2)
+    # Q8_0 rounds x / d, |q| <= 127. Q4_0's range is [-8, 7] of d = absmax / 8, so the side away
+    # from the largest value clips at 7 and is up to a whole step off. Rounding d to fp16 moves a
+    # decoded value by at most 2^-11 of it.
+    step = absmax / (127 if name == "q8_0" else 8)
+    bound = step * (0.5 if name == "q8_0" else 1.0) + absmax * (2.0**-11 + 2.0**-20)
+    assert (error <= bound).all()
+
+
+@pytest.mark.parametrize("name", ENCODABLE)
+def test_encoding_what_was_decoded_changes_no_value(name):
+    values = np.random.default_rng(6).normal(0, 1, (8, 64)).astype(np.float32)
+    form = BLOCK_FORMATS[name].spec
+    once = decode(encode(values, form))
+    twice = decode(encode(once, form))
+    # A block of Q4_0 or Q8_0 keeps its largest value exactly, hence its scale and its codes.
+    assert same_bits(once, twice)
+
+
+@pytest.mark.parametrize("name", ENCODABLE)
+def test_an_all_zero_tensor_decodes_to_zeros(name):
+    encoded = encode(np.zeros((2, 32), np.float32), BLOCK_FORMATS[name].spec)
+    assert not decode(encoded).any()
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "f16"])
+def test_values_beyond_the_format_are_refused_with_their_place(name):
+    values = np.zeros((3, 64), np.float32)
+    values[1, 40] = 3e7
+    with pytest.raises(NumericalError, match=r"30000000.0 at row 1, column 40"):
+        encode(values, BLOCK_FORMATS[name].spec)
+
+
+def test_a_value_that_would_round_to_infinity_in_bf16_is_refused():
+    with pytest.raises(NumericalError, match="row 0, column 1"):
+        encode(np.array([[1.0, 3.4e38]], np.float32), BF16)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ENCODABLE)
+def test_a_value_that_is_not_finite_is_refused_with_its_place(name, bad):
+    values = np.zeros((2, 64), np.float32)
+    values[1, 33] = bad
+    with pytest.raises(NumericalError, match="row 1, column 33"):
+        encode(values, BLOCK_FORMATS[name].spec)
+
+
+def test_rows_decode_alone_as_together():
+    codes = np.random.default_rng(7).integers(0, 256, (9, 2 * 144), np.uint8)
+    tensor = from_bytes("q4_k", codes)
+    whole = decode(tensor)
+    assert same_bits(decode_rows(tensor, np.array([8, 0, 3])), whole[[8, 0, 3]])
+    assert same_bits(decode_rows(tensor, slice(2, 5)), whole[2:5])
+
+
+def test_the_table_agrees_with_the_gguf_package():
+    for known, (block_size, block_bytes) in gguf.GGML_QUANT_SIZES.items():
+        spec = GGUF_TYPES[int(known)]
+        if spec.name == "q8_1":  # never stored; the package has the size of an older layout
+            continue
+        assert (spec.name, spec.block_size, spec.block_bytes) == (
+            known.name.lower(),
+            block_size,
+            block_bytes,
+        )
+    assert [F32.type_id, F16.type_id, BF16.type_id] == [0, 1, 30]
+
+
+def test_what_cannot_be_decoded_or_encoded_says_what_can():
+    with pytest.raises(UnsupportedError, match=r"iq2_xs cannot be decoded; supported: f32.*q6_k"):
+        decode(from_bytes("iq2_xs", np.zeros((1, 74), np.uint8)))
+    with pytest.raises(UnsupportedError, match=r"encoded as q4_k; supported: .*q4_0, q8_0"):
+        encode(np.zeros((1, 256), np.float32), BLOCK_FORMATS["q4_k"].spec)
+
+
+def test_columns_that_do_not_divide_are_refused():
+    with pytest.raises(UsageError, match="48 columns do not divide into q4_0 blocks of 32"):
+        encode(np.zeros((1, 48), np.float32), BLOCK_FORMATS["q4_0"].spec)
+
+
+def test_layouts_have_the_sizes_of_the_table():
+    layouts = {
+        "q4_0": blocks.Q4_0,
+        "q4_1": blocks.Q4_1,
+        "q5_0": blocks.Q5_0,
+        "q5_1": blocks.Q5_1,
+        "q8_0": blocks.Q8_0,
+        "q4_k": kquants.Q4_K,
+        "q5_k": kquants.Q5_K,
+        "q6_k": kquants.Q6_K,
+    }
+    for name, layout in layouts.items():
+        assert layout.itemsize == BLOCK_FORMATS[name].spec.block_bytes
