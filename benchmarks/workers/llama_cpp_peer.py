@@ -19,7 +19,7 @@ class Model:
     """A model and a context of llama.cpp, with the two calls that the measurement needs."""
 
     def __init__(self, path: str, threads: int, context: int) -> None:
-        llama.llama_log_set(_SILENT, ctypes.c_void_p(0))
+        llama.llama_log_set(_silent, ctypes.c_void_p(0))
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(
             path.encode(), llama.llama_model_default_params()
@@ -50,7 +50,7 @@ class Model:
 
 
 @llama.llama_log_callback
-def _SILENT(level: int, text: bytes, data: ctypes.c_void_p) -> None:
+def _silent(level: int, text: bytes, data: ctypes.c_void_p) -> None:
     """Drop the library's log."""
 
 
