@@ -1,1 +1,1 @@
-"""."""
+"""A candidate measured against its exact source: identity, axes with intervals, and a verdict."""
