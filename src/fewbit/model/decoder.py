@@ -1,0 +1,199 @@
+"""The decoder family, described once: a configuration becomes a Program.
+
+Reads like the model: embedding, then per layer a normed attention and a normed gated MLP, each
+added to the residual stream, then the final norm and the logits of the wanted rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from fewbit.model.config import ModelConfig
+from fewbit.model.rope import RopeConfig, rope_frequencies
+from fewbit.program import (
+    OUTSIDE,
+    Add,
+    Attention,
+    Buffer,
+    CacheType,
+    Embed,
+    GatedActivation,
+    Linear,
+    Op,
+    Program,
+    RmsNorm,
+    Rope,
+    RopeTable,
+    SelectRows,
+    Slot,
+    Softcap,
+)
+
+
+def build_program(config: ModelConfig, cache_type: CacheType = CacheType.F16) -> Program:
+    """Return the decoder as a Program; the same configuration always gives the same one."""
+    decoder = _Decoder(config)
+    logits = decoder.emit()
+    return Program(
+        ops=tuple(decoder.ops),
+        widths=decoder.widths,
+        logits=logits,
+        layers=config.layers,
+        vocabulary=config.vocabulary,
+        context=config.context,
+        cache_type=cache_type,
+    )
+
+
+def slot_shapes(config: ModelConfig) -> dict[Slot, tuple[int, int]]:
+    """Return the shape of every slot's tensor, [outputs, inputs]; a vector's is (1, n).
+
+    In order of first use, as `Program.slots()` has them.
+    """
+    decoder = _Decoder(config)
+    decoder.emit()
+    return decoder.shapes
+
+
+class _Place(TypedDict):
+    layer: int
+    site: str
+    out: Buffer
+
+
+@dataclass
+class _Decoder:
+    """Appends ops, and notes each buffer's width and each slot's shape."""
+
+    config: ModelConfig
+    ops: list[Op] = field(default_factory=list)
+    widths: dict[Buffer, int] = field(default_factory=dict)
+    shapes: dict[Slot, tuple[int, int]] = field(default_factory=dict)
+
+    def emit(self) -> Buffer:
+        """Emit the whole decoder; return the buffer of the logits."""
+        config = self.config
+        ropes = dict.fromkeys(config.rope_of(layer) for layer in range(config.layers))
+        tables = {rope: self.rope_table(rope) for rope in ropes}
+        x = self.embed()
+        for layer in range(config.layers):
+            x = self.attention_block(layer, x, tables[config.rope_of(layer)])
+            x = self.mlp_block(layer, x)
+        return self.logits(x)
+
+    def embed(self) -> Buffer:
+        config = self.config
+        weight = self.slot("embed.weight", config.vocabulary, config.hidden)
+        place = self.place(OUTSIDE, "embed", config.hidden)
+        return self.add(Embed(**place, weight=weight, scale=config.embed_scale))
+
+    def rope_table(self, rope: RopeConfig) -> Buffer:
+        site = "local_rope" if rope == self.config.local_rope else "rope"
+        frequencies, factor = rope_frequencies(rope, self.config.head_dim)
+        place = self.place(OUTSIDE, site, self.config.head_dim)
+        return self.add(RopeTable(**place, frequencies=frequencies, factor=factor))
+
+    def attention_block(self, layer: int, x: Buffer, table: Buffer) -> Buffer:
+        config = self.config
+        normed = self.norm(layer, "attn_norm", x)
+        q = self.linear(layer, "q", normed, config.query_width, bias=config.qkv_bias)
+        k = self.linear(layer, "k", normed, config.key_width, bias=config.qkv_bias)
+        v = self.linear(layer, "v", normed, config.key_width, bias=config.qkv_bias)
+        if config.qk_norm:
+            q = self.head_norm(layer, "q_norm", q)
+            k = self.head_norm(layer, "k_norm", k)
+        q = self.rope(layer, "q_rope", q, table)
+        k = self.rope(layer, "k_rope", k, table)
+        mixed = self.attention(layer, q, k, v)
+        out = self.linear(layer, "o", mixed, config.hidden, bias=config.output_bias)
+        if config.sandwich_norms:
+            out = self.norm(layer, "post_attn_norm", out)
+        return self.residual(layer, "attn_add", x, out)
+
+    def mlp_block(self, layer: int, x: Buffer) -> Buffer:
+        config = self.config
+        normed = self.norm(layer, "mlp_norm", x)
+        gate = self.linear(layer, "gate", normed, config.intermediate, bias=config.mlp_bias)
+        up = self.linear(layer, "up", normed, config.intermediate, bias=config.mlp_bias)
+        place = self.place(layer, "activation", config.intermediate)
+        gated = self.add(GatedActivation(**place, gate=gate, up=up, activation=config.activation))
+        out = self.linear(layer, "down", gated, config.hidden, bias=config.mlp_bias)
+        if config.sandwich_norms:
+            out = self.norm(layer, "post_mlp_norm", out)
+        return self.residual(layer, "mlp_add", x, out)
+
+    def logits(self, x: Buffer) -> Buffer:
+        config = self.config
+        x = self.add(SelectRows(**self.place(OUTSIDE, "select", config.hidden), x=x))
+        x = self.norm(OUTSIDE, "final_norm", x)
+        name = "embed.weight" if config.tied else "head.weight"
+        weight = self.slot(name, config.vocabulary, config.hidden)
+        place = self.place(OUTSIDE, "head", config.vocabulary)
+        logits = self.add(Linear(**place, x=x, weight=weight))
+        if config.logits_softcap is None:
+            return logits
+        place = self.place(OUTSIDE, "logits_softcap", config.vocabulary)
+        return self.add(Softcap(**place, x=logits, cap=config.logits_softcap))
+
+    def norm(self, layer: int, site: str, x: Buffer) -> Buffer:
+        return self.rms_norm(layer, site, x, self.widths[x])
+
+    def head_norm(self, layer: int, site: str, x: Buffer) -> Buffer:
+        return self.rms_norm(layer, site, x, self.config.head_dim)
+
+    def rms_norm(self, layer: int, site: str, x: Buffer, width: int) -> Buffer:
+        weight = self.slot(f"{_prefix(layer)}{site}.weight", 1, width)
+        place = self.place(layer, site, self.widths[x])
+        eps, offset = self.config.eps, self.config.norm_offset
+        return self.add(RmsNorm(**place, x=x, weight=weight, width=width, eps=eps, offset=offset))
+
+    def linear(self, layer: int, site: str, x: Buffer, outputs: int, *, bias: bool) -> Buffer:
+        weight = self.slot(f"{_prefix(layer)}{site}.weight", outputs, self.widths[x])
+        vector = self.slot(f"{_prefix(layer)}{site}.bias", 1, outputs) if bias else None
+        place = self.place(layer, site, outputs)
+        return self.add(Linear(**place, x=x, weight=weight, bias=vector))
+
+    def rope(self, layer: int, site: str, x: Buffer, table: Buffer) -> Buffer:
+        place = self.place(layer, site, self.widths[x])
+        return self.add(Rope(**place, x=x, table=table, head_dim=self.config.head_dim))
+
+    def attention(self, layer: int, q: Buffer, k: Buffer, v: Buffer) -> Buffer:
+        config = self.config
+        return self.add(
+            Attention(
+                **self.place(layer, "attention", config.query_width),
+                q=q,
+                k=k,
+                v=v,
+                heads=config.heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                scale=config.attention_scale,
+                window=config.windows[layer],
+                softcap=config.attention_softcap,
+            )
+        )
+
+    def residual(self, layer: int, site: str, x: Buffer, y: Buffer) -> Buffer:
+        return self.add(Add(**self.place(layer, site, self.widths[x]), x=x, y=y))
+
+    def place(self, layer: int, site: str, width: int) -> _Place:
+        """Name a new buffer of this width after where it stands."""
+        out = f"{_prefix(layer)}{site}"
+        assert out not in self.widths, f"buffer {out} is written twice"
+        self.widths[out] = width
+        return {"layer": layer, "site": site, "out": out}
+
+    def slot(self, name: Slot, rows: int, columns: int) -> Slot:
+        known = self.shapes.setdefault(name, (rows, columns))
+        assert known == (rows, columns), f"slot {name} has two shapes"
+        return name
+
+    def add(self, op: Op) -> Buffer:
+        self.ops.append(op)
+        return op.out
+
+
+def _prefix(layer: int) -> str:
+    return "" if layer == OUTSIDE else f"layers.{layer}."
