@@ -128,8 +128,9 @@ def _refuse_experts(fields: Fields) -> None:
 
 
 def _head_dim(fields: Fields, family: Family, hidden: int, heads: int) -> int:
-    if fields.has("head_dim") or family.head_dim is not None:
-        return fields.integer("head_dim", 2, HEAD_DIM_LIMIT, family.head_dim)
+    stated = fields.integer("head_dim", 2, HEAD_DIM_LIMIT, family.head_dim)
+    if stated is not None:
+        return stated
     if hidden % heads:
         raise fields.refuse(
             "hidden_size", hidden, f"expected a multiple of num_attention_heads ({heads})"

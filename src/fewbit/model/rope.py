@@ -127,7 +127,8 @@ def _yarn(
     width = high - low or 0.001
     pairs = np.arange(head_dim // 2, dtype=np.float32)
     ramp = np.clip((pairs - np.float32(low)) / np.float32(width), 0, 1)
-    return plain / np.float32(scaling.factor) * ramp + plain * (1 - ramp)
+    scaled: NDArray[np.float32] = plain / np.float32(scaling.factor) * ramp + plain * (1 - ramp)
+    return scaled
 
 
 def _yarn_dimension(rotations: float, scaling: RopeScaling, theta: float, head_dim: int) -> float:

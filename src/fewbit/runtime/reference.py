@@ -1,0 +1,322 @@
+"""The reference executor: every op of a Program in plain NumPy, the truth that kernels are held to.
+
+Every op computes in float64 from float32 inputs and rounds once to float32, so its result is
+within half a unit in the last place of the exact value of its formula (products over `n` inputs:
+plus n * 2^-53 of the sum of magnitudes). An executor in float32 is within the error bound of its
+own arithmetic of what is computed here, and nothing more needs to be allowed for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatchmethod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import KernelError, NumericalError
+from fewbit.formats.registry import decode
+from fewbit.program import (
+    Activation,
+    Add,
+    Attention,
+    Buffer,
+    CacheType,
+    Embed,
+    GatedActivation,
+    Linear,
+    Op,
+    RmsNorm,
+    Rope,
+    RopeTable,
+    SelectRows,
+    Slot,
+    Softcap,
+)
+from fewbit.runtime.executor import Binding
+from fewbit.runtime.step import PAGE, Span, StepInput
+
+Floats: TypeAlias = NDArray[np.float32]
+
+ACTIVATION_RUN = 32
+"""Inputs that share one dynamic scale under `int8-g32`."""
+
+
+def rms_norm(x: Floats, weight: Floats, width: int, eps: float, offset: float) -> Floats:
+    """Normalize each run of `width` elements of x [rows, n * width]; weight [width]."""
+    runs = x.reshape(x.shape[0], -1, width).astype(np.float64)
+    inverse = 1.0 / np.sqrt(np.mean(runs * runs, axis=-1, keepdims=True) + eps)
+    factor = (weight + np.float32(offset)).astype(np.float64)
+    normed: Floats = (runs * inverse * factor).reshape(x.shape).astype(np.float32)
+    return normed
+
+
+def rope_table(
+    positions: NDArray[np.int32], frequencies: tuple[float, ...], factor: float
+) -> Floats:
+    """Return [rows, 2 n]: cosines, then sines, of position times each of n frequencies."""
+    angles = positions.astype(np.float64)[:, None] * np.asarray(frequencies, np.float64)
+    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=-1) * factor
+    return table.astype(np.float32)
+
+
+def rope(x: Floats, table: Floats, head_dim: int) -> Floats:
+    """Rotate the halves of every head of x [rows, heads * head_dim] by table [rows, head_dim]."""
+    half = head_dim // 2
+    heads = x.reshape(x.shape[0], -1, head_dim).astype(np.float64)
+    cos, sin = table[:, None, :half].astype(np.float64), table[:, None, half:].astype(np.float64)
+    a, b = heads[..., :half], heads[..., half:]
+    turned = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return turned.reshape(x.shape).astype(np.float32)
+
+
+def attention(
+    q: Floats, keys: NDArray[np.floating], values: NDArray[np.floating], first: int, op: Attention
+) -> Floats:
+    """Attend causally from consecutive rows of one sequence.
+
+    Args:
+        q: [rows, heads * head_dim], the queries of positions first, first + 1, ...
+        keys: [positions, kv_heads * head_dim], positions 0 to that of the last row.
+        values: as keys.
+        first: the position of the first row.
+        op: heads, scale, window and softcap.
+
+    Returns:
+        float32 [rows, heads * head_dim].
+    """
+    rows, positions = q.shape[0], keys.shape[0]
+    share = op.heads // op.kv_heads
+    queries = q.reshape(rows, op.kv_heads, share, op.head_dim).astype(np.float64)
+    k = keys.reshape(positions, op.kv_heads, op.head_dim).astype(np.float64)
+    v = values.reshape(positions, op.kv_heads, op.head_dim).astype(np.float64)
+    scores = np.einsum("rgsd,pgd->gsrp", queries, k, optimize=True) * op.scale
+    if op.softcap is not None:
+        scores = op.softcap * np.tanh(scores / op.softcap)
+    weights = _softmax(np.where(visible(rows, positions, first, op.window), scores, -np.inf))
+    mixed = np.einsum("gsrp,pgd->rgsd", weights, v, optimize=True)
+    out: Floats = mixed.reshape(rows, -1).astype(np.float32)
+    return out
+
+
+def visible(rows: int, positions: int, first: int, window: int | None) -> NDArray[np.bool_]:
+    """Return bool [rows, positions]: whether row r, at position first + r, sees position p."""
+    own = (first + np.arange(rows))[:, None]
+    other = np.arange(positions)[None, :]
+    seen = other <= own
+    return seen if window is None else seen & (other > own - window)
+
+
+def gated_activation(gate: Floats, up: Floats, activation: Activation) -> Floats:
+    """Return activation(gate) * up."""
+    x = gate.astype(np.float64)
+    match activation:
+        case Activation.SILU:
+            with np.errstate(over="ignore"):
+                shaped = x / (1.0 + np.exp(-x))
+        case Activation.GELU_TANH:
+            inner = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
+            shaped = 0.5 * x * (1.0 + np.tanh(inner))
+    return (shaped * up).astype(np.float32)
+
+
+def softcap(x: Floats, cap: float) -> Floats:
+    """Return cap * tanh(x / cap)."""
+    return (cap * np.tanh(x.astype(np.float64) / cap)).astype(np.float32)
+
+
+def quantize_activations(x: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Round x [rows, n * 32] as `int8-g32` does.
+
+    scale = absmax / 127 and q = round_half_even(x / scale), both in float32, per 32 inputs; a run
+    of zeros has scale 0. q stays within [-127, 127] even where a subnormal scale is inexact.
+
+    Returns:
+        q int8 [rows, n * 32] and scales float32 [rows, n].
+    """
+    runs = x.reshape(x.shape[0], -1, ACTIVATION_RUN)
+    scales = np.abs(runs).max(axis=-1) / np.float32(127)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        quotients = np.where(scales[..., None] > 0, runs / scales[..., None], np.float32(0))
+    q = np.clip(np.rint(quotients), -127, 127).astype(np.int8)
+    return q.reshape(x.shape), scales
+
+
+def rounded_activations(x: Floats, activations: str) -> NDArray[np.float64]:
+    """Return what a kernel that rounds its input as `activations` says multiplies with.
+
+    Raises:
+        KernelError: an activation format that this executor cannot emulate.
+    """
+    match activations:
+        case "f32":
+            return x.astype(np.float64)
+        case "int8-g32":
+            q, scales = quantize_activations(x)
+            return q.astype(np.float64) * np.repeat(scales.astype(np.float64), ACTIVATION_RUN, -1)
+        case _:
+            raise KernelError(
+                f"The reference executor cannot emulate activations '{activations}'; it knows "
+                "f32 and int8-g32."
+            )
+
+
+def linear(
+    x: Floats, weight: Floats, bias: Floats | None = None, activations: str = "f32"
+) -> Floats:
+    """Return round(x) [rows, inputs] @ weight.T [inputs, outputs], rounded, plus bias [outputs]."""
+    products = rounded_activations(x, activations) @ weight.T.astype(np.float64)
+    out = products.astype(np.float32)
+    return out if bias is None else out + bias
+
+
+class ReferenceExecutor:
+    """Runs a bound Program op by op; it holds every used weight decoded to float32.
+
+    Raises:
+        KernelError: a kernel record names activations that cannot be emulated (at the first step).
+    """
+
+    def __init__(self, binding: Binding, pages: int) -> None:
+        self._binding = binding
+        self._pages = pages
+        self._decoded: dict[Slot, Floats] = {}
+        self._keys: dict[int, NDArray[np.floating]] = {}
+        self._values: dict[int, NDArray[np.floating]] = {}
+
+    @property
+    def pages(self) -> int:
+        """Pages in the KV store."""
+        return self._pages
+
+    def step(self, step: StepInput) -> Floats:
+        """Return the wanted rows' logits, float32 [wanted, vocabulary].
+
+        Raises:
+            NumericalError: an op wrote a NaN or an infinity; the message names it.
+        """
+        return self._run(step, keep=False)[self._binding.program.logits]
+
+    def trace(self, step: StepInput) -> Mapping[Buffer, Floats]:
+        """Run a step and return every buffer of the Program, for comparison op by op."""
+        return self._run(step, keep=True)
+
+    def _run(self, step: StepInput, *, keep: bool) -> dict[Buffer, Floats]:
+        program = self._binding.program
+        last_use = {name: i for i, op in enumerate(program.ops) for name in program.inputs(op)}
+        buffers: dict[Buffer, Floats] = {}
+        for i, op in enumerate(program.ops):
+            buffers[op.out] = _finite(self._op(op, buffers, step), op)
+            if not keep:
+                for name in program.inputs(op):
+                    if last_use[name] == i:
+                        buffers.pop(name, None)
+        return buffers
+
+    @singledispatchmethod
+    def _op(self, op: Op, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        raise AssertionError(f"no reference for op {type(op).__name__}")
+
+    @_op.register
+    def _(self, op: Embed, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        tensor = self._binding.tensors[op.weight]
+        rows = decode(tensor.take_rows(step.tokens.astype(np.intp)))
+        return rows * np.float32(op.scale)
+
+    @_op.register
+    def _(self, op: RopeTable, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return rope_table(step.positions(), op.frequencies, op.factor)
+
+    @_op.register
+    def _(self, op: RmsNorm, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return rms_norm(buffers[op.x], self._vector(op.weight), op.width, op.eps, op.offset)
+
+    @_op.register
+    def _(self, op: Linear, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        bias = None if op.bias is None else self._vector(op.bias)
+        activations = self._binding.kernels[op.weight].activations
+        return linear(buffers[op.x], self._weight(op.weight), bias, activations)
+
+    @_op.register
+    def _(self, op: Rope, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return rope(buffers[op.x], buffers[op.table], op.head_dim)
+
+    @_op.register
+    def _(self, op: Attention, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        q, k, v = buffers[op.q], buffers[op.k], buffers[op.v]
+        keys, values = self._store(op)
+        for span in step.spans:
+            write_rows(keys, k, span)
+            write_rows(values, v, span)
+        out = np.empty_like(q)
+        for span in step.spans:
+            rows = slice(span.start, span.start + span.count)
+            seen = read_rows(keys, span), read_rows(values, span)
+            out[rows] = attention(q[rows], *seen, span.position, op)
+        return out
+
+    @_op.register
+    def _(self, op: GatedActivation, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return gated_activation(buffers[op.gate], buffers[op.up], op.activation)
+
+    @_op.register
+    def _(self, op: Add, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return buffers[op.x] + buffers[op.y]
+
+    @_op.register
+    def _(self, op: SelectRows, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return buffers[op.x][step.wanted]
+
+    @_op.register
+    def _(self, op: Softcap, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return softcap(buffers[op.x], op.cap)
+
+    def _weight(self, slot: Slot) -> Floats:
+        if slot not in self._decoded:
+            self._decoded[slot] = decode(self._binding.tensors[slot])
+            self._binding.release(slot)
+        return self._decoded[slot]
+
+    def _vector(self, slot: Slot) -> Floats:
+        vector: Floats = self._weight(slot)[0]
+        return vector
+
+    def _store(self, op: Attention) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Return keys and values of a layer, [pages, PAGE, kv_heads * head_dim] each."""
+        if op.layer not in self._keys:
+            half = self._binding.program.cache_type is CacheType.F16
+            shape = self._pages, PAGE, op.kv_heads * op.head_dim
+            self._keys[op.layer] = np.zeros(shape, np.float16 if half else np.float32)
+            self._values[op.layer] = np.zeros_like(self._keys[op.layer])
+        return self._keys[op.layer], self._values[op.layer]
+
+
+def write_rows(store: NDArray[np.floating], rows: Floats, span: Span) -> None:
+    """Write a span's rows, rounded to the store's type, to the pages the span names."""
+    positions = span.position + np.arange(span.count)
+    with np.errstate(over="ignore"):
+        rounded = rows[span.start : span.start + span.count].astype(store.dtype)
+    store[span.pages[positions // PAGE], positions % PAGE] = rounded
+
+
+def read_rows(store: NDArray[np.floating], span: Span) -> NDArray[np.floating]:
+    """Return the stored rows of positions 0 to the span's last, in order."""
+    positions = np.arange(span.position + span.count)
+    return store[span.pages[positions // PAGE], positions % PAGE]
+
+
+def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: NDArray[np.float64] = weights / weights.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def _finite(out: Floats, op: Op) -> Floats:
+    if np.isfinite(out).all():
+        return out
+    row, column = np.argwhere(~np.isfinite(out))[0]
+    raise NumericalError(
+        f"'{op.out}' is {out[row, column]} at row {row}, element {column}; a weight or an input "
+        "of the model is out of range."
+    )
