@@ -1,0 +1,49 @@
+"""The old file or the whole new one."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from fewbit.atomic import replacing, write_bytes
+from fewbit.errors import OutputError
+
+
+def test_new_content_takes_the_place_of_old(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_bytes(path, b"old")
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_keeps_the_old_content_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_bytes(path, b"old")
+    with pytest.raises(KeyError), replacing(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(OutputError, match="No space left"), replacing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="absent"):
+        write_bytes(tmp_path / "absent" / "model", b"")
+
+
+def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    plain = tmp_path / "plain"
+    write_bytes(path, b"")
+    plain.write_bytes(b"")
+    assert path.stat().st_mode == plain.stat().st_mode
