@@ -6,6 +6,7 @@ from enum import Enum
 
 from fewbit.records.base import Record
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.model import ModelFacts
 
 EVALUATION_VERSION = 1
 
@@ -25,30 +26,6 @@ class Interval(Record, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     level: float = 0.95
-
-
-class FormatShare(Record, frozen=True, kw_only=True):
-    """The weights of a model that are stored in one number format."""
-
-    format: str
-    tensors: int
-    weights: int
-    bytes: int
-
-
-class ModelFacts(Record, frozen=True, kw_only=True):
-    """What was measured: where it lies, what it is and what it weighs."""
-
-    name: str
-    path: str
-    architecture: str
-    parameters: int
-    bytes: int
-    """Bytes of the weights as stored, without configuration and tokenizer."""
-    bits_per_weight: float
-    formats: tuple[FormatShare, ...]
-    quantized: bool
-    """True when a matrix is stored in fewer than 16 bits per weight."""
 
 
 class IdentityCheck(Record, frozen=True, kw_only=True):

@@ -1,0 +1,73 @@
+"""What a model is made of: size, formats, tokenizer, kernels, and what to beware of."""
+
+from __future__ import annotations
+
+from fewbit.records.base import Record
+from fewbit.records.kernels import KernelRecord
+
+
+class FormatShare(Record, frozen=True, kw_only=True):
+    """The weights of a model that are stored in one number format."""
+
+    format: str
+    tensors: int
+    weights: int
+    bytes: int
+
+
+class ModelFacts(Record, frozen=True, kw_only=True):
+    """Where a model lies, what it is and what it weighs."""
+
+    name: str
+    path: str
+    architecture: str
+    parameters: int
+    bytes: int
+    """Bytes of the weights as stored, without configuration and tokenizer."""
+    bits_per_weight: float
+    formats: tuple[FormatShare, ...]
+    quantized: bool
+    """True when a matrix is stored in fewer than 16 bits per weight."""
+
+
+class TokenizerFacts(Record, frozen=True, kw_only=True):
+    """What the tokenizer and the chat template say."""
+
+    kind: str
+    """Such as `byte-level BPE`."""
+    tokens: int
+    bos: int | None
+    """The id put before a text, None where the model wants none."""
+    eos: tuple[int, ...]
+    """The ids that end a text."""
+    chat_template: bool
+
+
+class Hazard(Record, frozen=True, kw_only=True):
+    """Something that changes what figures mean or how the model must be used."""
+
+    name: str
+    """A short name such as `already_quantized`."""
+    meaning: str
+    """One sentence: what it is and what follows."""
+
+
+class Inspection(Record, frozen=True, kw_only=True):
+    """All that `fewbit inspect` shows."""
+
+    facts: ModelFacts
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    """Rows of the embedding."""
+    context: int
+    tied: bool
+    """One table serves as embedding and head."""
+    windowed_layers: int
+    """Layers whose attention reaches back only so far."""
+    tokenizer: TokenizerFacts | None
+    kernels: tuple[KernelRecord, ...]
+    hazards: tuple[Hazard, ...]
