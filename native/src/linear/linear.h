@@ -8,66 +8,95 @@
 
 namespace fewbit {
 
-inline constexpr int kTileRows = 16;   // outputs in a tile: the lanes of every kernel
-inline constexpr int kGroup = 32;      // inputs that share an activation scale
+inline constexpr int kTileRows = 16;  // outputs in a tile: the lanes of every kernel
+inline constexpr int kGroup = 32;     // inputs that share an activation scale
+inline constexpr int kRowBlock = 16;  // activation rows that lie together
 
 enum class Codes : uint8_t { kBits4, kBits5, kBits6, kBits8, kF32, kF16, kBf16 };
 
-// How a code becomes a weight.
+// How an unsigned code u becomes a weight. Scales are fp16; products of two scales are rounded to
+// float32 before use.
 enum class Scaling : uint8_t {
   kNone,        // float weights
-  kSymmetric,   // s (u - 2^(bits-1)); s fp16 per group
-  kAsymmetric,  // s (u - z); s fp16, z u8 per group
-  kMinimum,     // d u + m; d, m fp16 per group of 32 (Q4_1)
-  kTwoLevel,    // (d sc) u - (dmin mn); d, dmin fp16 per 256; sc, mn 6 bits per 32 (Q4_K)
-  kSigned16,    // (d sc) (u - 32); d fp16 per 256, sc int8 per 16 (Q6_K)
+  kSymmetric,   // s (u - 2^(bits-1)), s per group
+  kAsymmetric,  // s (u - z), z u8 per group
+  kMinimum,     // d u + m, d and m per group (Q4_1, Q5_1)
+  kTwoLevel,    // (d sc) u - (dmin mn), d and dmin per 256; sc, mn 6 bits per 32 (Q4_K, Q5_K)
+  kSigned16,    // (d sc) (u - 32), d per 256, sc int8 per 16 (Q6_K)
 };
 
 // A weight matrix [rows, columns], cut into tiles of 16 rows. A tile holds its groups of inputs in
-// ascending order, each group's codes followed at once by its scales, so one stream feeds a tile.
-// Rows beyond the last are zero. The exact bytes are in layout.h.
+// ascending order, each group's scales and codes together, so one stream feeds a tile. Rows beyond
+// the last are zero. Columns are a multiple of 32 for integer codes. The bytes: layout.h.
 struct PackedMatrix {
   Codes codes;
   Scaling scaling;
   int64_t rows;
   int64_t columns;
-  int64_t group;       // inputs that share a weight scale: a multiple of 32, or `columns`
+  int64_t group;  // inputs that share a weight scale: a multiple of 32, or `columns`
   size_t tile_bytes;
-  const uint8_t* data;  // 64-byte aligned; ceil(rows / 16) * tile_bytes
+  const uint8_t* data;  // 64-byte aligned; tiles() * tile_bytes
+
+  int64_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
+  bool is_float() const { return scaling == Scaling::kNone; }
 };
 
-// Rows of activations. For float weights only `values` is set. For integer weights each run of 32
-// inputs has q = round_half_even(x / scale) in [-127, 127], scale = absmax / 127 in float32 (0 for
-// an all-zero run), and `sums` the sum of its q, needed by zero points and minima.
+// Rows of activations [rows, columns].
+//
+// Float weights read `values`, row after row, and nothing else. Integer weights never read
+// `values`: each run of 32 inputs has codes q = round_half_even(x / scale) in [-127, 127] with
+// scale = absmax / 127 in float32 (0 for an all-zero run, whose codes are 0). They lie in blocks of
+// 16 rows (the last may have fewer), and in a block run after run: what belongs to run g of row r
+// is at index slot(r, g), its 32 codes at q + 32 * slot(r, g).
 struct Activations {
   int64_t rows;
   int64_t columns;
-  const float* values;  // [rows, columns]
-  const int8_t* q;      // [rows, columns]
-  const float* scales;  // [rows, columns / 32]
-  const int32_t* sums;  // [rows, columns / 16]: two halves of each run (Q6_K scales 16 inputs)
+  float* values;
+  int8_t* q;          // [slots][32]
+  float* scales;      // [slots]
+  float* weighted;    // [slots] round(sum of q * scale): what a minimum of 1 adds
+  int32_t* centre;    // [slots] -8 * sum of q: what 4-bit codes centred on 8 add to a dot
+  int32_t* centre16;  // [slots][2] the same of each half of the run
+
+  int64_t runs() const { return columns / kGroup; }
+  int64_t slot(int64_t row, int64_t run) const {
+    const int64_t start = row - row % kRowBlock;
+    const int64_t in_block = rows - start < kRowBlock ? rows - start : kRowBlock;
+    return start * runs() + run * in_block + row % kRowBlock;
+  }
 };
 
-// The kernels of one instruction set.
+// Bytes that the codes, scales and sums of `rows` quantized rows take (without `values`), and the
+// pointers into one such block of memory, 64-byte aligned. `values` is the caller's own.
+size_t activation_bytes(int64_t rows, int64_t columns);
+Activations activations_in(void* memory, int64_t rows, int64_t columns, float* values);
+
+// The kernels of one instruction set. They need no state of the thread but the default rounding
+// mode, and may be called from many threads at once.
 struct LinearKernels {
-  // Quantizes one row of `columns` values.
-  void (*quantize)(const float* x, int64_t columns, int8_t* q, float* scales, int32_t* sums);
+  // Quantizes x [a.columns] into row `row` of `a`.
+  void (*quantize)(const float* x, const Activations& a, int64_t row);
 
-  // out[r * out_stride + o] = bias[o] (or 0) then the chain over input groups in ascending order,
-  //   acc = fma(float(dot), round(scale_w * scale_a), acc),
-  // for the outputs of tiles [tile_begin, tile_end) and activation rows [row_begin, row_end).
-  // The bias is added last. Float weights: acc = fma(w, x, acc) over ascending inputs.
-  void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const Activations& a,
-                   int64_t row_begin, int64_t row_end, const float* bias, float* out,
-                   int64_t out_stride);
-
-  // Writes one row of the matrix, decoded to float32 exactly as formats/ decodes it.
-  void (*decode_row)(const PackedMatrix& w, int64_t row, float* out);
+  // out[r * out_stride + o] = the chain over runs of 32 inputs in ascending order, from acc = 0,
+  //   acc = fma(float(dot), round(scale_w * scale_a), acc)
+  //   acc = fma(m, weighted, acc)       where the weights have minima (m < 0 for kTwoLevel)
+  // then + bias[o] where bias is not null, for the outputs of tiles [tile_begin, tile_end) and
+  // activation rows [row_begin, row_end). `dot` is the exact integer sum of (u - z) q; kSigned16
+  // has two dots a run, of 16 inputs each. Float weights: acc = fma(w, x, acc) over ascending
+  // inputs. Outputs beyond the matrix's rows are not written. For many rows, give a thread all the
+  // rows and a range of tiles: a tile is unpacked once a call.
+  void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
+                   const Activations& a, int64_t row_begin, int64_t row_end, const float* bias,
+                   float* out, int64_t out_stride);
 };
+
+// Writes one row of the matrix [columns], decoded to float32 exactly as formats/ decodes it.
+void decode_row(const PackedMatrix& w, int64_t row, float* out);
 
 enum class Isa : uint8_t { kPortable, kAvx2, kAvx512Vnni, kAmx };
 
-// What this CPU can run, best first is kAmx; and the kernels of one of them.
+// What this CPU can run (kAmx is the best: AVX-512 VNNI, and AMX for many rows), and the kernels
+// of one of them.
 bool isa_available(Isa isa);
 const LinearKernels& linear_kernels(Isa isa);
 

@@ -1,0 +1,87 @@
+// What this CPU can run, and the tables of each instruction set.
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "linear/linear.h"
+#include "simd/probes.h"
+
+namespace fewbit {
+
+extern const SimdProbes kPortableProbes;
+#if defined(__x86_64__)
+extern const SimdProbes kAvx2Probes;
+extern const SimdProbes kAvx512Probes;
+#endif
+
+namespace {
+
+#if defined(__x86_64__)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
+bool has_avx512_vnni() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
+// CPUID 7.0: EDX bit 24 is amx-tile, bit 25 amx-int8. Linux hands out the 8 KB of tile state only
+// to a process that asked (arch_prctl ARCH_REQ_XCOMP_PERM, XTILEDATA).
+bool has_amx() {
+#if defined(__linux__)
+  unsigned a = 7, b = 0, c = 0, d = 0;
+  __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  const bool int8_tiles = ((d >> 24) & 3u) == 3u;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return int8_tiles && has_avx512_vnni() &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
+}  // namespace
+
+bool isa_available(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return true;
+#if defined(__x86_64__)
+    case Isa::kAvx2: {
+      static const bool available = has_avx2();
+      return available;
+    }
+    case Isa::kAvx512Vnni: {
+      static const bool available = has_avx512_vnni();
+      return available;
+    }
+    case Isa::kAmx: {
+      static const bool available = has_amx();
+      return available;
+    }
+#endif
+    default:
+      return false;
+  }
+}
+
+const SimdProbes& simd_probes(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return kAvx2Probes;
+    case Isa::kAvx512Vnni:
+    case Isa::kAmx:
+      return kAvx512Probes;
+#endif
+    default:
+      return kPortableProbes;
+  }
+}
+
+}  // namespace fewbit
