@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,33 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` with `content` atomically; raises as `replacing` does."""
     with replacing(path) as file:
         file.write(content)
+
+
+@contextlib.contextmanager
+def creating_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `path` when the block ends without an error.
+
+    Raises:
+        OutputError: `path` exists and is not an empty folder, or cannot be written.
+    """
+    try:
+        if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
+            raise OutputError(f"{path} exists already; remove it or choose another output.")
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror}); choose another output."
+        ) from error
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        sync_folder(partial)
+        partial.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

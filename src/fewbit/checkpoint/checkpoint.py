@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,11 @@ class TensorInfo:
     format: NumberFormat
     shape: tuple[int, ...]
     nbytes: int
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """The shape `read` gives: (1, n) for a vector, [product of the others, last] from 3-D on."""
+        return math.prod(self.shape[:-1]), self.shape[-1] if self.shape else 1
 
 
 @dataclass(frozen=True)

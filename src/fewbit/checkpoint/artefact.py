@@ -1,0 +1,256 @@
+"""Artefacts: Hugging Face folders whose safetensors file also holds tensors in fewbit's formats.
+
+A tensor in f32, f16 or bf16 is stored under its own name. One in any other format is stored as
+`<name>.codes` (U8), and for affine formats `<name>.scales` (F16 or F32) and `<name>.zeros` (U8);
+the header's `__metadata__` maps its name to {"format": ..., "shape": [...]}. `manifest.json` is
+written last, and the folder appears as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.atomic import creating_folder, write_bytes
+from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
+from fewbit.checkpoint.detect import CONFIG, QUANT_METHOD
+from fewbit.checkpoint.huggingface import WEIGHTS, read_facts
+from fewbit.checkpoint.mapped import ClosedByWith, quoted
+from fewbit.checkpoint.missing import missing_tensor
+from fewbit.checkpoint.safetensors_read import SafetensorsFile
+from fewbit.checkpoint.safetensors_write import Part, plain_part, write_safetensors
+from fewbit.checkpoint.strict_json import parse_object
+from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
+from fewbit.formats.pack import packed_bytes
+from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+CODES, SCALES, ZEROS = ".codes", ".scales", ".zeros"
+
+
+def encoded_info(name: str, form: NumberFormat, shape: tuple[int, ...]) -> TensorInfo:
+    """Return the description of a tensor in a format.
+
+    Raises:
+        UsageError: the columns do not divide into the format's groups or blocks.
+    """
+    nbytes = encoded_bytes(form, TensorInfo(name, form, shape, 0).matrix_shape)
+    return TensorInfo(name, form, shape, nbytes)
+
+
+def write_artefact(  # noqa: PLR0913
+    folder: Path,
+    *,
+    config: Mapping[str, Any],
+    sidecars: Mapping[str, bytes],
+    tensors: Sequence[TensorInfo],
+    read: Callable[[str], QuantTensor],
+    manifest: Callable[[], bytes],
+) -> None:
+    """Write an artefact; the folder appears when everything is in it, or not at all.
+
+    Args:
+        folder: must not exist, or be empty.
+        config: the model's Hugging Face configuration; what marks an artefact is added to it.
+        sidecars: further files by name, such as `tokenizer.json`.
+        tensors: every tensor under its Hugging Face name.
+        read: gives each tensor when its turn comes; only one is held at a time.
+        manifest: gives the content of `manifest.json`, asked for after the last tensor.
+
+    Raises:
+        OutputError: the folder is not empty or cannot be written.
+        FaultError: `read` gives another format or size than announced.
+    """
+    marked = {
+        **config,
+        "quantization_config": {"quant_method": QUANT_METHOD, "format_version": FORMAT_VERSION},
+    }
+    with creating_folder(folder) as partial:
+        write_bytes(partial / CONFIG, json.dumps(marked, indent=2).encode() + b"\n")
+        for name, content in sidecars.items():
+            write_bytes(partial / name, content)
+        _write_weights(partial / WEIGHTS, tensors, read)
+        write_bytes(partial / MANIFEST, manifest())
+
+
+def _write_weights(
+    path: Path, tensors: Sequence[TensorInfo], read: Callable[[str], QuantTensor]
+) -> None:
+    parts = [part for info in tensors for part in _parts(info)]
+    metadata = {
+        info.name: json.dumps({"format": info.format.name, "shape": list(info.shape)})
+        for info in tensors
+        if info.format not in FLOATS
+    }
+    content = (pair for info in tensors for pair in _arrays(info, read(info.name)))
+    write_safetensors(path, parts, content, metadata)
+
+
+def _parts(info: TensorInfo) -> list[Part]:
+    """Return the safetensors entries of a tensor."""
+    form = info.format
+    if form in FLOATS:
+        return [plain_part(info)]
+    rows, columns = info.matrix_shape
+    if isinstance(form, BlockSpec):
+        return [Part(info.name + CODES, "U8", (rows, form.row_bytes(columns)))]
+    scales = form.scale_shape((rows, columns))
+    parts = [
+        Part(info.name + CODES, "U8", (rows, packed_bytes(columns, form.bits))),
+        Part(info.name + SCALES, "F16" if form.scale_type is ScaleType.F16 else "F32", scales),
+    ]
+    return parts if form.symmetric else [*parts, Part(info.name + ZEROS, "U8", scales)]
+
+
+def _arrays(info: TensorInfo, tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the data of each entry; a part that is not announced is caught by the writer."""
+    if info.format in FLOATS:
+        yield info.name, tensor.codes
+        return
+    yield info.name + CODES, tensor.codes
+    if tensor.scales is not None:
+        yield info.name + SCALES, tensor.scales
+    if tensor.zeros is not None:
+        yield info.name + ZEROS, tensor.zeros
+
+
+class ArtefactCheckpoint(ClosedByWith):
+    """An artefact as a checkpoint; opening it reads the JSON files and the header.
+
+    Raises:
+        BadFileError: a file or a tensor's parts are damaged.
+        MissingError: the weights or the manifest are absent, so the artefact is not complete.
+        UnsupportedError: it was written by a later version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._facts = read_facts(path)
+        _check_version(path, self._facts.config)
+        for name in (WEIGHTS, MANIFEST):
+            if not (path / name).is_file():
+                raise MissingError(
+                    f"{path} lacks {name}, so it is no complete artefact; write it again."
+                )
+        self._file = SafetensorsFile(path / WEIGHTS)
+        try:
+            self._infos = _read_infos(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
+
+    @property
+    def facts(self) -> HuggingFaceFacts:
+        """Configuration and tokenizer."""
+        return self._facts
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor by its Hugging Face name: encoded ones first, in the order written."""
+        return MappingProxyType(self._infos)
+
+    def read(self, name: str) -> QuantTensor:
+        """Return a tensor as read-only views of the file; raises MissingError without one."""
+        info = self._info(name)
+        if info.format in FLOATS:
+            return self._file.read(name)
+        found = {part.name: self._file.read(part.name).codes for part in _parts(info)}
+        scales = found.get(name + SCALES)
+        if scales is not None:
+            kind = np.float16 if _scale_type(info.format) is ScaleType.F16 else np.float32
+            scales = scales.view(kind)
+        return QuantTensor(
+            info.format, info.matrix_shape, found[name + CODES], scales, found.get(name + ZEROS)
+        )
+
+    def release(self, name: str) -> None:
+        """Let the system drop the tensor's pages."""
+        for part in _parts(self._info(name)):
+            self._file.release(part.name)
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of codes, then scales, then zero points, hexadecimal."""
+        return self._file.digest(*(part.name for part in _parts(self._info(name))))
+
+    def close(self) -> None:
+        """Let go of the file; views stay valid."""
+        self._file.close()
+
+    def _info(self, name: str) -> TensorInfo:
+        try:
+            return self._infos[name]
+        except KeyError:
+            raise missing_tensor(self._path, name, self._infos) from None
+
+
+def _scale_type(form: NumberFormat) -> ScaleType:
+    assert not isinstance(form, BlockSpec)
+    return form.scale_type
+
+
+def _check_version(path: Path, config: Mapping[str, Any]) -> None:
+    version = config["quantization_config"].get("format_version")
+    if version != FORMAT_VERSION:
+        raise UnsupportedError(
+            f"{path} is an artefact of format version {version!r}; this fewbit reads version "
+            f"{FORMAT_VERSION}, so use the release that wrote it."
+        )
+
+
+def _read_infos(file: SafetensorsFile) -> dict[str, TensorInfo]:
+    """Describe the tensors; every entry of the file belongs to exactly one."""
+    infos: dict[str, TensorInfo] = {}
+    left = {name: stored.info for name, stored in file.header.tensors.items()}
+    for name, text in file.header.metadata.items():
+        infos[name] = _encoded(file.path, name, text)
+        for part in _parts(infos[name]):
+            _check_part(file.path, part, left.pop(part.name, None))
+    for name, info in left.items():
+        if info.format not in FLOATS or name in infos:
+            raise _bad(file.path, name, f"is in {info.format.name} without a format of its own")
+        infos[name] = info
+    return infos
+
+
+def _encoded(path: Path, name: str, text: str) -> TensorInfo:
+    described = parse_object(text.encode(), f"{path}: the description of {quoted(name)}")
+    form, shape = described.get("format"), described.get("shape")
+    if set(described) != {"format", "shape"} or not isinstance(form, str):
+        raise _bad(path, name, "is not described by exactly a format and a shape")
+    sound = isinstance(shape, list) and all(type(n) is int and 0 < n < 1 << 48 for n in shape)
+    if not sound or not 1 <= len(shape) <= 4:
+        raise _bad(path, name, f"has the shape {quoted(str(shape))}, not 1 to 4 sizes above 0")
+    try:
+        return encoded_info(name, parse_format(form), tuple(shape))
+    except (UsageError, UnsupportedError) as error:
+        raise _bad(path, name, f"has a format that cannot be ({str(error).rstrip('.')})") from error
+
+
+def _check_part(path: Path, part: Part, info: TensorInfo | None) -> None:
+    if info is None:
+        raise _bad(path, part.name, "is missing, but its tensor is described")
+    if info.format.name.upper() != part.dtype or info.shape != part.shape:
+        raise _bad(
+            path,
+            part.name,
+            f"is {info.format.name} {info.shape} where its format asks for "
+            f"{part.dtype.lower()} {part.shape}",
+        )
+
+
+def _bad(path: Path, name: str, problem: str) -> BadFileError:
+    return BadFileError(f"{path}: {quoted(name)} {problem}; the file is damaged, write it again.")

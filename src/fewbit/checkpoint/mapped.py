@@ -1,0 +1,113 @@
+"""A file mapped into memory for reading, and how to speak of one that is not sound."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import BadFileError, UsageError
+
+_HASH_STEP = 1 << 24
+
+
+class ClosedByWith:
+    """What closes itself at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class MappedFile(ClosedByWith):
+    """Read-only bytes of a file; nothing is loaded until it is looked at.
+
+    Raises:
+        BadFileError: the file is empty, or the system cannot read it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.size = os.fstat(file.fileno()).st_size
+                if self.size == 0:
+                    raise BadFileError(f"{path} is empty; download it again.")
+                self._map: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    @property
+    def data(self) -> mmap.mmap:
+        """The bytes.
+
+        Raises:
+            UsageError: the file was closed.
+        """
+        if self._map is None:
+            raise UsageError(f"{self.path} was closed; open the checkpoint again to read it.")
+        return self._map
+
+    def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return a read-only view, uint8 [nbytes]; the caller has checked the range."""
+        assert 0 <= offset <= offset + nbytes <= self.size
+        if nbytes == 0:
+            return np.empty(0, np.uint8)
+        return np.frombuffer(self.data, np.uint8, nbytes, offset)
+
+    def release(self, offset: int, nbytes: int) -> None:
+        """Let the system drop the whole pages inside a range; they come back when looked at."""
+        page = mmap.PAGESIZE
+        first = -(-offset // page) * page
+        length = (offset + nbytes) // page * page - first
+        if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self.data.madvise(mmap.MADV_DONTNEED, first, length)
+
+    def sha256(self, *ranges: tuple[int, int]) -> str:
+        """Return the SHA-256 of (offset, nbytes) ranges in turn, without keeping their pages."""
+        digest = hashlib.sha256()
+        for offset, nbytes in ranges:
+            for start in range(offset, offset + nbytes, _HASH_STEP):
+                length = min(_HASH_STEP, offset + nbytes - start)
+                digest.update(self.array(start, length))
+                self.release(start, length)
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Let go of the file; while views of it are alive, the last one of them does."""
+        if self._map is not None:
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+
+def unreadable(path: Path, error: OSError) -> BadFileError:
+    """Return the error for a file or folder that the system does not let us read."""
+    return BadFileError(
+        f"{path} cannot be read ({error.strerror or error}); check its permissions and the disk."
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a name from a file fit for a message: quoted, control characters escaped, shortened."""
+    return ascii(name if len(name) <= 64 else name[:61] + "...")
