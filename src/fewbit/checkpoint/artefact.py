@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,13 +169,8 @@ class ArtefactCheckpoint(ClosedByWith):
         if info.format in FLOATS:
             return self._file.read(name)
         found = {part.name: self._file.read(part.name).codes for part in _parts(info)}
-        scales = found.get(name + SCALES)
-        if scales is not None:
-            kind = np.float16 if _scale_type(info.format) is ScaleType.F16 else np.float32
-            scales = scales.view(kind)
-        return QuantTensor(
-            info.format, info.matrix_shape, found[name + CODES], scales, found.get(name + ZEROS)
-        )
+        codes, zeros = found[name + CODES], found.get(name + ZEROS)
+        return QuantTensor(info.format, info.matrix_shape, codes, _scales(info, found), zeros)
 
     def release(self, name: str) -> None:
         """Let the system drop the tensor's pages."""
@@ -197,9 +192,13 @@ class ArtefactCheckpoint(ClosedByWith):
             raise missing_tensor(self._path, name, self._infos) from None
 
 
-def _scale_type(form: NumberFormat) -> ScaleType:
-    assert not isinstance(form, BlockSpec)
-    return form.scale_type
+def _scales(
+    info: TensorInfo, found: Mapping[str, NDArray[np.uint8]]
+) -> NDArray[np.floating] | None:
+    if isinstance(info.format, BlockSpec):
+        return None
+    kind = np.float16 if info.format.scale_type is ScaleType.F16 else np.float32
+    return found[info.name + SCALES].view(kind)
 
 
 def _check_version(path: Path, config: Mapping[str, Any]) -> None:
@@ -231,13 +230,20 @@ def _encoded(path: Path, name: str, text: str) -> TensorInfo:
     form, shape = described.get("format"), described.get("shape")
     if set(described) != {"format", "shape"} or not isinstance(form, str):
         raise _bad(path, name, "is not described by exactly a format and a shape")
-    sound = isinstance(shape, list) and all(type(n) is int and 0 < n < 1 << 48 for n in shape)
-    if not sound or not 1 <= len(shape) <= 4:
+    if not _is_shape(shape):
         raise _bad(path, name, f"has the shape {quoted(str(shape))}, not 1 to 4 sizes above 0")
     try:
         return encoded_info(name, parse_format(form), tuple(shape))
     except (UsageError, UnsupportedError) as error:
         raise _bad(path, name, f"has a format that cannot be ({str(error).rstrip('.')})") from error
+
+
+def _is_shape(value: Any) -> TypeGuard[list[int]]:
+    return (
+        isinstance(value, list)
+        and 1 <= len(value) <= 4
+        and all(type(size) is int and 0 < size < 1 << 48 for size in value)
+    )
 
 
 def _check_part(path: Path, part: Part, info: TensorInfo | None) -> None:

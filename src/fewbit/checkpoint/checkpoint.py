@@ -24,7 +24,7 @@ class TensorInfo:
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
-        """The shape `read` gives: (1, n) for a vector, [product of the others, last] from 3-D on."""
+        """What `read` gives: (1, n) for a vector, [product of the others, last] from 3-D on."""
         return math.prod(self.shape[:-1]), self.shape[-1] if self.shape else 1
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -16,9 +18,9 @@ QUANT_METHOD = "fewbit"
 
 _HEAD = 4096
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_CONVERT = (
-    "convert it to safetensors where you trust it, with transformers "
-    "(AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True))"
+_PICKLE = (
+    "is a pickle, which can run code when loaded; convert it to safetensors where you trust it, "
+    "with transformers (AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True))"
 )
 
 
@@ -61,7 +63,7 @@ def has_pickle(folder: Path) -> str | None:
 
 def pickle_refused(path: Path) -> UnsupportedError:
     """Return the error for a pickle."""
-    return UnsupportedError(f"{path} is a pickle, which can run code when loaded; {_CONVERT}.")
+    return UnsupportedError(f"{path} {_PICKLE}.")
 
 
 def _unusable(path: Path, error: Exception) -> BadFileError:
@@ -100,33 +102,58 @@ def _detect_file(path: Path) -> Kind:
     raise _refusal(path, head)
 
 
+@dataclass(frozen=True)
+class _Stranger:
+    """A kind of file that is no checkpoint, and what to tell its owner."""
+
+    recognizes: Callable[[Path, bytes], bool]
+    error: type[BadFileError | UnsupportedError]
+    message: str
+
+
+def _is_web_page(_path: Path, head: bytes) -> bool:
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
+    return text.startswith((b"<!doctype", b"<html", b"<head", b"<body", b"<!--", b"<?xml"))
+
+
+def _is_pickle(path: Path, head: bytes) -> bool:
+    protocol = len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
+    return protocol or b"data.pkl" in head or path.suffix in _PICKLES
+
+
+_STRANGERS = (
+    _Stranger(lambda _, head: not head, BadFileError, "is empty; download it again"),
+    _Stranger(
+        _is_web_page,
+        BadFileError,
+        "is a web page, not a model; download the file itself, not its page",
+    ),
+    _Stranger(
+        lambda _, head: head.startswith(b"version https://git-lfs.github.com"),
+        BadFileError,
+        "is a Git LFS pointer, the file itself was not downloaded; run `git lfs pull` where you "
+        "cloned it",
+    ),
+    _Stranger(_is_pickle, UnsupportedError, _PICKLE),
+    _Stranger(
+        lambda _, head: head.startswith(b"PK\x03\x04"),
+        UnsupportedError,
+        "is a zip archive; unpack it and give the model inside",
+    ),
+    _Stranger(
+        lambda path, head: path.suffix == ".safetensors" or head[8:10] == b'{"',
+        UnsupportedError,
+        "is a safetensors file, which has weights but no configuration; give the folder that holds "
+        f"it and {CONFIG}",
+    ),
+)
+
+
 def _refusal(path: Path, head: bytes) -> BadFileError | UnsupportedError:
     """Say what a file that is no GGUF is."""
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:512].lower()
-    if not head:
-        return BadFileError(f"{path} is empty; download it again.")
-    if text.startswith((b"<!doctype html", b"<html", b"<head", b"<!--", b"<?xml")):
-        return BadFileError(
-            f"{path} is a web page, not a model; download the file itself, not its page."
-        )
-    if text.startswith(b"version https://git-lfs.github.com"):
-        return BadFileError(
-            f"{path} is a Git LFS pointer, the file itself was not downloaded; "
-            "run `git lfs pull` where you cloned it."
-        )
-    if head.startswith(b"PK\x03\x04"):
-        if b"data.pkl" in head or path.suffix in _PICKLES:
-            return pickle_refused(path)
-        return UnsupportedError(f"{path} is a zip archive; unpack it and give the model inside.")
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return pickle_refused(path)
-    if path.suffix == ".safetensors" or head[8:10] == b'{"':
-        return UnsupportedError(
-            f"{path} is a safetensors file, which has weights but no configuration; "
-            f"give the folder that holds it and {CONFIG}."
-        )
-    if path.suffix in _PICKLES:
-        return pickle_refused(path)
+    for stranger in _STRANGERS:
+        if stranger.recognizes(path, head):
+            return stranger.error(f"{path} {stranger.message}.")
     return BadFileError(
         f"{path} begins with the bytes {head[:8].hex(' ')}, which no kind of checkpoint that "
         "fewbit reads begins with; give a GGUF file or a folder with config.json and safetensors."

@@ -11,7 +11,7 @@ import numpy as np
 
 from fewbit.atomic import replacing
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
-from fewbit.checkpoint.gguf_read import DEFAULT_ALIGNMENT, MAGIC
+from fewbit.checkpoint.gguf_header import DEFAULT_ALIGNMENT, MAGIC
 from fewbit.checkpoint.gguf_types import SCALARS, ArrayOf, MetadataType, ValueType
 from fewbit.errors import FaultError, UnsupportedError, UsageError
 from fewbit.formats.registry import GGUF_TYPES
@@ -20,9 +20,7 @@ from fewbit.formats.spec import BlockSpec, QuantTensor
 VERSION = 3
 
 
-def overlay(
-    facts: GgufFacts, changes: Mapping[str, tuple[MetadataType, Any] | None]
-) -> GgufFacts:
+def overlay(facts: GgufFacts, changes: Mapping[str, tuple[MetadataType, Any] | None]) -> GgufFacts:
     """Return metadata with some keys set, added at the end, or (None) removed."""
     metadata, types = dict(facts.metadata), dict(facts.types)
     for key, change in changes.items():
@@ -95,9 +93,11 @@ def _string(text: str | bytes) -> bytes:
 
 
 def _typed_value(key: str, kind: MetadataType | None, value: Any) -> bytes:
+    if kind is None:
+        raise UsageError(
+            f"The metadata key '{key}' has no type, so it cannot be written; give one."
+        )
     try:
-        if kind is None:
-            raise TypeError("it has no type")
         if not isinstance(kind, ArrayOf):
             return struct.pack("<I", kind) + _scalar(kind, value)
         head = struct.pack("<IIQ", ValueType.ARRAY, kind.element, len(value))

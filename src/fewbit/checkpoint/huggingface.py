@@ -179,9 +179,7 @@ class HuggingFaceCheckpoint(ClosedByWith):
         self._path = path
         self._facts = read_facts(path)
         self._files = weight_files(path)
-        self._infos = {
-            name: file.header.tensors[name].info for name, file in self._files.items()
-        }
+        self._infos = {name: file.header.tensors[name].info for name, file in self._files.items()}
 
     @property
     def path(self) -> Path:

@@ -89,7 +89,7 @@ class MappedFile(ClosedByWith):
         for offset, nbytes in ranges:
             for start in range(offset, offset + nbytes, _HASH_STEP):
                 length = min(_HASH_STEP, offset + nbytes - start)
-                digest.update(self.array(start, length))
+                digest.update(self.array(start, length).data)
                 self.release(start, length)
         return digest.hexdigest()
 
@@ -109,5 +109,5 @@ def unreadable(path: Path, error: OSError) -> BadFileError:
 
 
 def quoted(name: str) -> str:
-    """Return a name from a file fit for a message: quoted, control characters escaped, shortened."""
+    """Return a name from a file fit for a message: quoted, escaped where not ASCII, shortened."""
     return ascii(name if len(name) <= 64 else name[:61] + "...")

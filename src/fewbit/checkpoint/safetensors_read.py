@@ -108,7 +108,9 @@ def _tensor(name: str, entry: Any, path: Path, data_start: int) -> StoredTensor:
     form = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if form is None:
         known = ", ".join(DTYPES)
-        raise _bad(path, field, f"has dtype {quoted(str(entry['dtype']))}, which is none of {known}")
+        raise _bad(
+            path, field, f"has dtype {quoted(str(entry['dtype']))}, which is none of {known}"
+        )
     shape = entry["shape"]
     if not _whole_numbers(shape, 1) or len(shape) > MAX_DIMENSIONS:
         raise _bad(

@@ -66,7 +66,7 @@ def write_safetensors(
     Args:
         path: the file.
         parts: every entry.
-        content: the data of every entry, exactly once, as (name, array); only one is held at a time.
+        content: the data of every entry, exactly once, as (name, array), one at a time.
         metadata: free text for the header.
 
     Raises:
