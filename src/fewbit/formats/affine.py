@@ -70,24 +70,27 @@ def encode_with(
     A code of a group whose scale is zero is the zero point.
     """
     rows, columns = x.shape
-    groups = x.reshape(rows, scales.shape[1], -1)
-    codes = np.rint(_divide(groups, scales.astype(np.float32)[:, :, None]))
-    if zeros is not None:
-        codes += zeros.astype(np.float32)[:, :, None]
-    codes = codes.clip(spec.low, spec.high) - np.float32(spec.low)
+    codes = _round(x, spec, scales, zeros) - np.float32(spec.low)
     packed = pack(codes.astype(np.uint8).reshape(rows, columns), spec.bits)
     return QuantTensor(spec, (rows, columns), packed, scales, zeros)
+
+
+def round_trip(
+    x: NDArray[np.float32],
+    spec: QuantSpec,
+    scales: NDArray[np.floating],
+    zeros: NDArray[np.uint8] | None,
+) -> NDArray[np.float32]:
+    """Return what decoding `encode_with(x, spec, scales, zeros)` gives, without packing."""
+    return _value(_round(x, spec, scales, zeros), scales, zeros).reshape(x.shape)
 
 
 def decode(tensor: QuantTensor) -> NDArray[np.float32]:
     """Return s (q - z), float32 [rows, columns]; the product is rounded once."""
     scales = tensor.scales
     assert scales is not None
-    groups = integers(tensor).astype(np.float32).reshape(tensor.shape[0], scales.shape[1], -1)
-    if tensor.zeros is not None:
-        groups -= tensor.zeros.astype(np.float32)[:, :, None]
-    groups *= scales.astype(np.float32)[:, :, None]
-    return groups.reshape(tensor.shape)
+    codes = integers(tensor).astype(np.float32).reshape(tensor.shape[0], scales.shape[1], -1)
+    return _value(codes, scales, tensor.zeros).reshape(tensor.shape)
 
 
 def integers(tensor: QuantTensor) -> NDArray[np.int16]:
@@ -108,6 +111,33 @@ def require_finite(x: NDArray[np.float32]) -> None:
         f"The value at row {row}, column {column} is {x[row, column]}; "
         "a tensor must be finite to be quantized."
     )
+
+
+def _round(
+    x: NDArray[np.float32],
+    spec: QuantSpec,
+    scales: NDArray[np.floating],
+    zeros: NDArray[np.uint8] | None,
+) -> NDArray[np.float32]:
+    """Return the codes as float32 [rows, groups of a row, elements of a group]."""
+    groups = x.reshape(x.shape[0], scales.shape[1], -1)
+    codes = _divide(groups, scales.astype(np.float32)[:, :, None])
+    np.rint(codes, out=codes)
+    if zeros is not None:
+        codes += zeros.astype(np.float32)[:, :, None]
+    return codes.clip(spec.low, spec.high, out=codes)
+
+
+def _value(
+    codes: NDArray[np.float32],
+    scales: NDArray[np.floating],
+    zeros: NDArray[np.uint8] | None,
+) -> NDArray[np.float32]:
+    """Return s (q - z) in the shape of the codes, in their memory."""
+    if zeros is not None:
+        codes -= zeros.astype(np.float32)[:, :, None]
+    codes *= scales.astype(np.float32)[:, :, None]
+    return codes
 
 
 def _ranges(

@@ -1,1 +1,1 @@
-"""."""
+"""Solvers and transforms on arrays: no files, no model, no state."""
