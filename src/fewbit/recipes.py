@@ -1,0 +1,140 @@
+"""The built-in recipes, by a grammar of names, and recipes of one's own in TOML.
+
+`<method>-<format>` puts every matrix of the decoder layers in `format`: int2 to int8 in groups of
+32, 64 or 128 or by row, symmetric or `-asym`, or the GGUF types q4_0 and q8_0. Input and output
+tables get more bits than the layers where these have few, because every token passes through them:
+the head (also a table shared with the input) at least 6 bits, q4_0 a head in q8_0, and a separate
+input table at least 4. Where 128 or 64 does not divide a row, the next smaller group that does is
+taken; where the 32 of a GGUF type does not, the tensor is kept; both are recorded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
+from fewbit.formats.registry import parse_format
+from fewbit.methods.solvers import SOLVERS
+from fewbit.records.recipe import KEEP, Recipe, Role, Rule
+
+METHODS = tuple(SOLVERS)
+
+_BITS = range(2, 9)
+_WHERE = ("g32", "g64", "g128", "row")
+_ZEROS = ("", "-asym")
+_HEAD_BITS = 6
+_EMBEDDING_BITS = 4
+_BLOCK_HEADS = {"q4_0": "q8_0", "q8_0": "q8_0"}
+_SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
+_LARGEST_FILE = 1 << 20
+
+
+def built_in_names() -> tuple[str, ...]:
+    """Return the name of every built-in recipe."""
+    affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
+    blocks = [f"rtn-{name}" for name in _BLOCK_HEADS]
+    return (*(f"{method}-{form}" for method in METHODS for form in affine), *blocks)
+
+
+def built_in(name: str) -> Recipe:
+    """Return a built-in recipe.
+
+    Raises:
+        UnsupportedError: there is none of that name; the message has near matches.
+    """
+    if name not in built_in_names():
+        near = difflib.get_close_matches(name, built_in_names(), 3)
+        offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
+        raise UnsupportedError(
+            f"There is no recipe '{name}'; {offer} Recipes are <rtn|mse>-int<2..8>-"
+            "<g32|g64|g128|row>[-asym], rtn-q4_0, rtn-q8_0, or the path of a .toml file."
+        )
+    method, form = name.split("-", 1)
+    rules = _block_rules(form) if form in _BLOCK_HEADS else _affine_rules(form)
+    return Recipe(name=name, method=method, rules=rules)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe from a TOML file with the fields of `Recipe`; rules are `[[rules]]` tables.
+
+    Raises:
+        MissingError: there is no such file.
+        BadFileError: it is not TOML, or lacks a field, or has one that no recipe has.
+        UsageError, UnsupportedError: a rule or the method cannot be, as `checked`.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise MissingError(f"The recipe {path} cannot be read ({error.strerror}).") from error
+    if len(content) > _LARGEST_FILE:
+        raise BadFileError(
+            f"The recipe {path} has {len(content)} bytes; a recipe has at most 1 MiB."
+        )
+    try:
+        recipe = msgspec.convert(tomllib.loads(content.decode()), Recipe)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise BadFileError(f"The recipe {path} is not valid: {error}.") from error
+    return checked(recipe)
+
+
+def find(name: str) -> Recipe:
+    """Return the recipe of a name: a path that ends in .toml, or a built-in one.
+
+    Raises as `read_recipe` and `built_in`.
+    """
+    return read_recipe(Path(name)) if name.endswith(".toml") else built_in(name)
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """Return the recipe if its method and its rules can be honoured.
+
+    Raises:
+        UnsupportedError: the method or a format is unknown; the message lists those there are.
+        UsageError: there is no rule, or one that has both a role and a pattern, or neither.
+    """
+    if recipe.method not in METHODS:
+        raise UnsupportedError(
+            f"The method '{recipe.method}' of recipe '{recipe.name}' is not known; there are "
+            f"{', '.join(METHODS)}."
+        )
+    if not recipe.rules:
+        raise UsageError(f"The recipe '{recipe.name}' has no rules; give at least one.")
+    for number, rule in enumerate(recipe.rules, 1):
+        if (rule.role is None) == (rule.match is None):
+            raise UsageError(
+                f"Rule {number} of recipe '{recipe.name}' must have either a role or a match."
+            )
+        for form in (rule.format, *rule.fallback):
+            if form != KEEP:
+                parse_format(form)
+    return recipe
+
+
+def _affine_rules(form: str) -> tuple[Rule, ...]:
+    integer, where, *_ = form.split("-")
+    bits = int(integer.removeprefix("int"))
+    zero = "-asym" if form.endswith("-asym") else ""
+
+    def rule(role: Role, least: int) -> Rule:
+        stem = f"int{max(bits, least)}"
+        fallback = tuple(f"{stem}-{smaller}{zero}" for smaller in _SMALLER[where])
+        return Rule(role=role, format=f"{stem}-{where}{zero}", fallback=fallback)
+
+    return (
+        rule(Role.LINEAR, bits),
+        rule(Role.EMBEDDING, _EMBEDDING_BITS),
+        rule(Role.HEAD, _HEAD_BITS),
+    )
+
+
+def _block_rules(form: str) -> tuple[Rule, ...]:
+    head = _BLOCK_HEADS[form]
+    return (
+        Rule(role=Role.LINEAR, format=form, fallback=(KEEP,)),
+        Rule(role=Role.EMBEDDING, format=form, fallback=(KEEP,)),
+        Rule(role=Role.HEAD, format=head, fallback=(KEEP,)),
+    )

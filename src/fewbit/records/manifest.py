@@ -1,0 +1,88 @@
+"""The manifest: everything about an artefact that cannot be seen in its weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fewbit.records.base import Record
+from fewbit.records.recipe import Recipe
+
+SCHEMA_VERSION = 1
+
+FILE_NAME = "manifest.json"
+"""The name of the manifest inside an artefact's folder."""
+
+Status = Literal["quantized", "kept", "absent"]
+
+
+class TensorEntry(Record, frozen=True, kw_only=True):
+    """What became of one tensor of the source."""
+
+    source: str
+    """Its name in the source."""
+    stored: str
+    """Its name in the artefact; empty where the artefact has none."""
+    slot: str
+    """Its slot in the Program; empty where the Program has none."""
+    shape: tuple[int, ...]
+    source_format: str
+    format: str
+    """The stored number format, such as `int4-g32` or `bf16`."""
+    bits_per_weight: float
+    bytes: int
+    method: str
+    """How the codes were found; empty where the source's were kept."""
+    status: Status
+    fallback: str = ""
+    """The format that the recipe asked for, where another had to be taken."""
+    reason: str = ""
+    """Why the tensor was kept, left out, or took a fallback."""
+    relative_error: float = 0.0
+    """||W - W'|| / ||W||, Frobenius norms, W the source's decoded values; 0 for a zero W."""
+    source_sha256: str
+    sha256: str
+    """Of codes, scales and zero points as stored, one after the other."""
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """A named function-preserving transform or tuning, and the tensors whose bits it changed."""
+
+    name: str
+    detail: str
+    tensors: tuple[str, ...]
+    """Names in the artefact."""
+
+
+class SourceFacts(Record, frozen=True, kw_only=True):
+    """The checkpoint that was quantized."""
+
+    path: str
+    sha256: str
+    """Over the lines `<tensor's sha256>  <tensor's name>` in the source's order."""
+    formats: dict[str, int]
+    """Number of its tensors by number format."""
+    quantized: bool
+    """Whether some of its matrices lie on a quantization grid already; errors and divergences are
+    then relative to that, not to the original model."""
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """Written last into an artefact: whoever has it has the whole artefact."""
+
+    schema_version: int = SCHEMA_VERSION
+    fewbit_version: str
+    source: SourceFacts
+    container: Literal["fewbit", "gguf"]
+    recipe: Recipe
+    tensors: tuple[TensorEntry, ...]
+    transforms: tuple[Change, ...] = ()
+    tuning: tuple[Change, ...] = ()
+    promised_bytes: int
+    """Bytes of all tensors, as the plan had them."""
+    tensor_bytes: int
+    """Bytes of all tensors, as counted in the written artefact."""
+    file_bytes: int
+    """Bytes of the weight files, headers included."""
+    bits_per_weight: float
+    """8 * tensor_bytes over the number of weights."""
+    source_bits_per_weight: float

@@ -1,0 +1,45 @@
+"""A recipe: which tensors get which format by which method, as data."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fewbit.records.base import Record
+
+
+class Role(Enum):
+    """What a matrix does in the model; vectors (norms, biases) have no role and are kept."""
+
+    LINEAR = "linear"
+    """The matrices inside decoder layers."""
+    EMBEDDING = "embedding"
+    """The input table of a model whose output table is another one."""
+    HEAD = "head"
+    """The output table; where input and output share one table, that one."""
+
+
+KEEP = "keep"
+"""The format of a rule that leaves its tensors as the source has them."""
+
+
+class Rule(Record, frozen=True, kw_only=True):
+    """One line of a recipe; the first rule that fits a tensor decides."""
+
+    format: str
+    """A format's name, or `keep`."""
+    role: Role | None = None
+    """The tensors of a role; a role that the model does not have is no error."""
+    match: str | None = None
+    """Or the slots that fit a shell pattern such as `layers.*.down.weight`; it must fit some."""
+    fallback: tuple[str, ...] = ()
+    """Formats (or `keep`) to take, in order, where the first does not divide a tensor's columns.
+    Each use is recorded; without one that fits, the plan is refused."""
+
+
+class Recipe(Record, frozen=True, kw_only=True):
+    """A named set of rules; a matrix that no rule fits is kept."""
+
+    name: str
+    method: str
+    """How codes are found, a key of `methods.solvers.SOLVERS`."""
+    rules: tuple[Rule, ...]

@@ -1,0 +1,125 @@
+import pytest
+
+from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
+from fewbit.formats.registry import parse_format
+from fewbit.recipes import built_in, built_in_names, find
+from fewbit.records.recipe import KEEP, Role
+
+
+@pytest.mark.parametrize("name", built_in_names())
+def test_every_built_in_recipe_names_real_formats(name):
+    recipe = built_in(name)
+    assert recipe.name == name
+    assert [rule.role for rule in recipe.rules] == [Role.LINEAR, Role.EMBEDDING, Role.HEAD]
+    for rule in recipe.rules:
+        for form in (rule.format, *rule.fallback):
+            assert form == KEEP or parse_format(form).name == form
+    assert name == f"{recipe.method}-{recipe.rules[0].format}"
+
+
+def test_every_combination_of_the_grammar_is_there():
+    names = built_in_names()
+    assert len(names) == len(set(names)) == 2 * 7 * 4 * 2 + 2
+    for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int2-g128", "rtn-q4_0", "rtn-q8_0"):
+        assert name in names
+
+
+@pytest.mark.parametrize(
+    ("name", "linear", "embedding", "head"),
+    [
+        ("rtn-int2-g32", "int2-g32", "int4-g32", "int6-g32"),
+        ("rtn-int4-g128-asym", "int4-g128-asym", "int4-g128-asym", "int6-g128-asym"),
+        ("rtn-int8-row", "int8-row", "int8-row", "int8-row"),
+        ("mse-int5-g64", "int5-g64", "int5-g64", "int6-g64"),
+        ("rtn-q4_0", "q4_0", "q4_0", "q8_0"),
+        ("rtn-q8_0", "q8_0", "q8_0", "q8_0"),
+    ],
+)
+def test_tables_get_at_least_their_bits(name, linear, embedding, head):
+    assert [rule.format for rule in built_in(name).rules] == [linear, embedding, head]
+
+
+def test_a_group_falls_back_to_smaller_ones():
+    rule = built_in("rtn-int4-g128-asym").rules[0]
+    assert rule.fallback == ("int4-g64-asym", "int4-g32-asym")
+    assert built_in("rtn-int4-g32").rules[0].fallback == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("rtn-int4-g23", "rtn-int4-g32"), ("rtn-q4_1", "rtn-q4_0"), ("int4-g32", "rtn-int4-g32")],
+)
+def test_an_unknown_recipe_has_near_matches(name, near):
+    with pytest.raises(UnsupportedError, match=near):
+        find(name)
+
+
+def test_a_name_like_nothing_still_says_what_there_is():
+    with pytest.raises(UnsupportedError, match=r"rtn-q8_0, or the path of a \.toml file"):
+        find("%%%")
+
+
+def write(tmp_path, text: str) -> str:
+    path = tmp_path / "r.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_recipe_of_ones_own(tmp_path):
+    recipe = find(
+        write(
+            tmp_path,
+            """
+            name = "mine"
+            method = "mse"
+            [[rules]]
+            match = "layers.*.down.weight"
+            format = "int8-g32"
+            [[rules]]
+            role = "linear"
+            format = "int4-g64"
+            fallback = ["int4-g32", "keep"]
+            """,
+        )
+    )
+    assert recipe.rules[0].match == "layers.*.down.weight"
+    assert recipe.rules[1].role is Role.LINEAR
+    assert recipe.rules[1].fallback == ("int4-g32", "keep")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("name = ", BadFileError, "not valid"),
+        ("name = 'x'\nrules = []", BadFileError, "method"),
+        ("name = 'x'\nmethod = 'gptq'\nrules = []", UnsupportedError, "rtn, mse"),
+        ("name = 'x'\nmethod = 'rtn'\nrules = []", UsageError, "no rules"),
+        ("name='x'\nmethod='rtn'\n[[rules]]\nformat='int4-g32'", UsageError, "Rule 1 .* either"),
+        (
+            "name='x'\nmethod='rtn'\n[[rules]]\nrole='linear'\nmatch='*'\nformat='int4-g32'",
+            UsageError,
+            "either",
+        ),
+        (
+            "name='x'\nmethod='rtn'\n[[rules]]\nrole='linear'\nformat='int4'",
+            UnsupportedError,
+            "'int4' is not known",
+        ),
+        (
+            "name='x'\nmethod='rtn'\n[[rules]]\nrole='linear'\nformat='int4-g32'\nbits=4",
+            BadFileError,
+            "bits",
+        ),
+        ("name='x'\nmethod='rtn'\n[[rules]]\nrole='norm'\nformat='int4-g32'", BadFileError, "norm"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused(tmp_path, text, error, message):
+    with pytest.raises(error, match=message):
+        find(write(tmp_path, text))
+
+
+def test_a_recipe_that_is_not_there_or_far_too_large_is_refused(tmp_path):
+    with pytest.raises(MissingError, match=r"no\.toml cannot be read"):
+        find(str(tmp_path / "no.toml"))
+    with pytest.raises(BadFileError, match="at most 1 MiB"):
+        find(write(tmp_path, "#" * (2 << 20)))
