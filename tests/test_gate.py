@@ -2,8 +2,9 @@
 
 import pytest
 
-from fewbit.evaluate.gate import describe, judge, judge_figure, judge_kernels
+from fewbit.evaluate.gate import judge, judge_figure, judge_kernels
 from fewbit.records.evaluation import Gate, Interval, Outcome, TextFacts
+from fewbit.records.figures import describe
 from fewbit.records.kernels import KernelRecord
 
 A, R, I = Outcome.ACCEPT, Outcome.REJECT, Outcome.INCONCLUSIVE  # noqa: E741

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fewbit.records.evaluation import Axis, Gate, Interval, Outcome, TextFacts, Verdict
+from fewbit.records.figures import describe
 from fewbit.records.kernels import KernelRecord
 
 FLOAT_FORMATS = frozenset({"f32", "f16", "bf16"})
@@ -68,8 +69,8 @@ def judge_figure(name: str, unit: str, figure: Interval, margin: float) -> Axis:
 
 def judge_text(gate: Gate, documents: int, positions: int) -> Axis:
     """Judge whether there is text enough for intervals to mean something."""
-    found = f"{documents} documents with {positions} scored positions"
-    needed = f"{gate.minimum_documents} documents and {gate.minimum_positions} positions"
+    found = f"{documents} documents with {positions:,} scored positions"
+    needed = f"{gate.minimum_documents} documents and {gate.minimum_positions:,} positions"
     if documents >= gate.minimum_documents and positions >= gate.minimum_positions:
         outcome, reason = Outcome.ACCEPT, f"The text has {found}; at least {needed} are needed."
     else:
@@ -93,29 +94,6 @@ def judge_kernels(kernels: Iterable[KernelRecord]) -> Axis:
         outcome = Outcome.ACCEPT
         reason = f"All {len(all_kernels)} matrices ran on the kernel of their own format."
     return Axis(name="kernels", figure=None, margin=None, outcome=outcome, reason=reason)
-
-
-def describe(figure: Interval, margin: float | None = None) -> str:
-    """Return the figure with its bounds, precise enough to show on which side of a margin each is.
-
-    For instance `0.0312 [0.0271, 0.0366]`.
-    """
-    value = _digits(figure.value, margin)
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} [{_digits(figure.low, margin)}, {_digits(figure.high, margin)}]"
-
-
-def _digits(value: float, margin: float | None) -> str:
-    for digits in range(4, 17):
-        text = f"{value:.{digits}g}"
-        if margin is None or _side(float(text), margin) == _side(value, margin):
-            return text
-    return repr(value)
-
-
-def _side(value: float, margin: float) -> int:
-    return (value > margin) - (value < margin)
 
 
 def _is_float(kernel: str) -> bool:

@@ -1,0 +1,39 @@
+"""Figures in words: precise enough to show on which side of a margin they lie."""
+
+from __future__ import annotations
+
+from fewbit.records.evaluation import Interval
+
+
+def describe(figure: Interval, margin: float | None = None) -> str:
+    """Return a figure with its bounds, for instance `0.0312 [0.0271, 0.0366]`.
+
+    Digits are added until no rounded number has crossed `margin`.
+    """
+    value = number(figure.value, margin)
+    if figure.low is None or figure.high is None:
+        return value
+    return f"{value} [{number(figure.low, margin)}, {number(figure.high, margin)}]"
+
+
+def number(value: float, margin: float | None = None) -> str:
+    """Return a number with four significant digits, or as many as keep it on its side."""
+    for digits in range(4, 17):
+        text = f"{value:.{digits}g}"
+        if margin is None or _side(float(text), margin) == _side(value, margin):
+            return text
+    return repr(value)
+
+
+def size(count: int) -> str:
+    """Return bytes in decimal units, for instance `98.4 MB`."""
+    amount = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError(count)
+
+
+def _side(value: float, margin: float) -> int:
+    return (value > margin) - (value < margin)

@@ -1,0 +1,94 @@
+"""Records on a terminal, with rich."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fewbit.records.evaluation import CompressReport, Evaluation, Interval, Outcome
+from fewbit.records.figures import describe, size
+
+_COLOURS = {Outcome.ACCEPT: "green", Outcome.REJECT: "red", Outcome.INCONCLUSIVE: "yellow"}
+
+
+def print_evaluation(evaluation: Evaluation, console: Console) -> None:
+    """Print an evaluation: figures, conditions, notes, and the verdict last."""
+    source, candidate = evaluation.source, evaluation.candidate
+    console.print(f"[bold]{escape(candidate.name)}[/] against [bold]{escape(source.name)}[/]")
+    console.print(_figures(evaluation))
+    text, conditions = evaluation.text, evaluation.conditions
+    console.print(
+        f"On {escape(text.name)}: {text.documents} documents, {text.positions:,} scored positions; "
+        f"{escape(conditions.cpu)}, {conditions.isa}, {conditions.threads} threads; "
+        f"{evaluation.seconds:.1f} s.",
+        style="dim",
+        highlight=False,
+    )
+    for note in evaluation.notes:
+        console.print(f"Note: {escape(note)}", style="dim", highlight=False)
+    print_verdict(evaluation.verdict.outcome, evaluation.verdict.reasons, console)
+
+
+def print_compress(report: CompressReport, console: Console) -> None:
+    """Print all attempts, those not tried and why, and the outcome last."""
+    table = Table("recipe", box=None, header_style="dim", pad_edge=False)
+    for heading in ("size", "of source", "mean KL, nats", "perplexity ratio", "verdict"):
+        table.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for attempt in report.attempts:
+        e = attempt.evaluation
+        table.add_row(
+            escape(attempt.recipe),
+            size(e.candidate.bytes),
+            f"{e.candidate.bytes / report.source.bytes:.2f}",
+            describe(e.divergence.mean, e.gate.mean_divergence),
+            describe(e.perplexity.ratio, e.gate.perplexity_ratio),
+            _word(e.verdict.outcome),
+        )
+    console.print(table)
+    for untried in report.untried:
+        console.print(f"{escape(untried.recipe)} not tried: {escape(untried.reason)}", style="dim")
+    print_verdict(report.outcome, report.reasons, console)
+
+
+def print_verdict(outcome: Outcome, reasons: tuple[str, ...], console: Console) -> None:
+    """Print the outcome and its reasons."""
+    console.print(_word(outcome))
+    for reason in reasons:
+        console.print(f"  {escape(reason)}", highlight=False)
+
+
+def _figures(evaluation: Evaluation) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, figure in _rows(evaluation):
+        table.add_row(name, figure)
+    return table
+
+
+def _rows(evaluation: Evaluation) -> list[tuple[str, str]]:
+    e, gate = evaluation, evaluation.gate
+    ratio = e.candidate.bytes / e.source.bytes
+    divergence, reverse = e.divergence, e.reverse_divergence
+    return [
+        ("size", f"{size(e.source.bytes)} to {size(e.candidate.bytes)}, {ratio:.2f} of the source"),
+        (
+            "mean KL(source || candidate)",
+            f"{describe(divergence.mean, gate.mean_divergence)} nats",
+        ),
+        ("median, p99, largest", _spread(divergence.median, divergence.p99, divergence.maximum)),
+        ("mean KL(candidate || source)", f"{describe(reverse.mean)} nats"),
+        (
+            "perplexity",
+            f"{describe(e.perplexity.source)} to {describe(e.perplexity.candidate)}",
+        ),
+        ("perplexity ratio", describe(e.perplexity.ratio, gate.perplexity_ratio)),
+        ("same first token", describe(e.agreement)),
+    ]
+
+
+def _spread(median: Interval, p99: Interval, maximum: float) -> str:
+    return f"{median.value:.4g}, {p99.value:.4g}, {maximum:.4g} nats"
+
+
+def _word(outcome: Outcome) -> str:
+    return f"[bold {_COLOURS[outcome]}]{outcome.value}[/]"

@@ -1,0 +1,147 @@
+"""Records drawn: offline, escaped, and again from stored JSON."""
+
+import io
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+import sample_evaluation as sample
+from rich.console import Console
+
+from fewbit.records.base import from_json, to_json
+from fewbit.records.evaluation import CompressReport, Evaluation, Interval, Outcome
+from fewbit.report import charts, html, terminal
+
+HOSTILE = "</title><script>alert(1)</script><img src=x onerror='alert(2)'>{{ 7 * 7 }}[red]"
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {
+        "evaluation": html.evaluation_page(sample.evaluation()),
+        "compress": html.compress_page(sample.compress_report()),
+    }
+
+
+@pytest.mark.parametrize("name", ["evaluation", "compress"])
+def test_pages_refer_to_nothing_outside(pages, name):
+    page = pages[name]
+    assert not re.search(
+        r"https?:|//[a-z]|url\(|@import|<script|<link|<img|<iframe|src=|href=", page
+    )
+    assert len(page) < 150_000
+
+
+class _Balance(HTMLParser):
+    VOID = frozenset({"meta", "br"})
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", ["evaluation", "compress"])
+def test_pages_are_well_formed(pages, name):
+    parser = _Balance()
+    parser.feed(pages[name])
+    assert parser.open == []
+    for drawing in re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL):
+        ET.fromstring(drawing)
+
+
+def test_page_says_all_that_a_claim_needs(pages):
+    for fact in ("AMD EPYC 9R45", "avx512vnni", "2 threads", "smollm2-135m", "CPython 3.11.7"):
+        assert fact in pages["evaluation"]
+    assert "The source is itself quantized" in pages["evaluation"]
+    assert 'class="verdict ACCEPT"' in pages["evaluation"]
+
+
+def test_stored_json_can_be_drawn_again():
+    for kind, record, page in (
+        (Evaluation, sample.evaluation(), html.evaluation_page),
+        (CompressReport, sample.compress_report(), html.compress_page),
+    ):
+        again = from_json(kind, to_json(record), name="stored")
+        assert again == record
+        assert page(again) == page(record)
+
+
+def test_drawing_imports_records_only():
+    code = "import sys, fewbit.report.html, fewbit.report.terminal; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = {name for name in found.stdout.split() if name.startswith("fewbit.")}
+    floors = ("fewbit.records", "fewbit.report", "fewbit.errors")
+    assert all(name.startswith(floors) for name in ours)
+    assert "numpy" not in found.stdout.split()
+
+
+def test_hostile_names_are_escaped():
+    e = sample.evaluation(candidate=HOSTILE)
+    e = msgspec.structs.replace(e, notes=(HOSTILE,))
+    page = html.evaluation_page(e)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "{{ 7 * 7 }}" in page
+    report = msgspec.structs.replace(sample.compress_report(), reasons=(HOSTILE,))
+    assert "<script" not in html.compress_page(report)
+    console = Console(file=io.StringIO(), width=200)
+    terminal.print_evaluation(e, console)
+    assert "[red]" in console.file.getvalue()
+
+
+def test_an_evaluation_without_intervals_draws():
+    e = sample.evaluation()
+    bare = Interval(value=0.02)
+    spread = msgspec.structs.replace(e.divergence, mean=bare, median=bare, p99=bare)
+    e = msgspec.structs.replace(e, divergence=spread)
+    assert "no interval on so few documents" in html.evaluation_page(e)
+
+
+def test_a_report_without_attempts_draws():
+    report = msgspec.structs.replace(sample.compress_report(), attempts=(), accepted=None)
+    assert html.shown_attempt(report) is None
+    assert "Attempts" in html.compress_page(report)
+
+
+def test_the_best_attempt_is_shown_when_none_was_accepted():
+    report = sample.compress_report(accepted=False)
+    shown = html.shown_attempt(report)
+    assert shown is not None
+    assert shown.recipe == "rtn-int4-g64"
+    assert "The best attempt: rtn-int4-g64" in html.compress_page(report)
+
+
+def test_heat_map_has_a_cell_for_each_matrix():
+    drawing = charts.layer_chart(sample.tensors(layers=5))
+    assert drawing.count("<title>layers.") == 35
+    assert charts.layer_chart(()) == ""
+
+
+def test_terminal_ends_with_the_verdict():
+    console = Console(file=io.StringIO(), width=200)
+    terminal.print_evaluation(sample.evaluation(), console)
+    lines = console.file.getvalue().splitlines()
+    assert "ACCEPT" in lines
+    assert any("0.031 [0.0279, 0.0341] nats" in line for line in lines)
+
+
+def test_terminal_lists_attempts():
+    console = Console(file=io.StringIO(), width=200)
+    terminal.print_compress(sample.compress_report(accepted=False), console)
+    shown = console.file.getvalue()
+    assert "rtn-int8-g128 not tried: It would not make the model smaller." in shown
+    assert Outcome.REJECT.value in shown
