@@ -17,10 +17,11 @@ MAX_CONFIG = 1 << 24
 QUANT_METHOD = "fewbit"
 
 _HEAD = 4096
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_CONVERSION = "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
 _PICKLE = (
-    "is a pickle, which can run code when loaded; convert it to safetensors where you trust it, "
-    "with transformers (AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True))"
+    "is a pickle, which can run code when loaded; where you trust it, convert it to safetensors "
+    f"with transformers ({_CONVERSION})"
 )
 
 
@@ -57,7 +58,7 @@ def detect(path: Path) -> Kind:
 
 def has_pickle(folder: Path) -> str | None:
     """Return the name of a pickle of weights in a folder, if there is one."""
-    names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
     return names[0] if names else None
 
 
@@ -118,7 +119,7 @@ def _is_web_page(_path: Path, head: bytes) -> bool:
 
 def _is_pickle(path: Path, head: bytes) -> bool:
     protocol = len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
-    return protocol or b"data.pkl" in head or path.suffix in _PICKLES
+    return protocol or b"data.pkl" in head or path.suffix in PICKLES
 
 
 _STRANGERS = (

@@ -1,0 +1,74 @@
+"""`fewbit pull`: a model into the cache, its path on stdout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def pull(model: Annotated[str, Parameter(name="MODEL")], /) -> int:
+    """Fetch a model into the cache and print its path.
+
+    Example: fewbit pull smollm2-135m
+
+    Args:
+        model: A name such as smollm2-135m, org/name of the Hugging Face hub, org/name/file.gguf,
+            or a path, which is printed as it is.
+    """
+    print(locate(model))
+    return 0
+
+
+def locate(model: str) -> Path:
+    """Return the path of what a user calls a model; a fetch shows a progress bar on stderr.
+
+    Raises:
+        MissingError, DownloadError: as `fewbit.checkpoint.download.resolve`.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import Progress as Bar
+
+    from fewbit.checkpoint.download import resolve
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(model)
+
+    def show(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        return resolve(model, cache_root(os.environ), show)
+    finally:
+        bar.stop()
+
+
+def cache_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder of everything fetched.
+
+    FEWBIT_CACHE where it is set, else `fewbit` in XDG_CACHE_HOME or ~/.cache.
+    """
+    chosen = environment.get("FEWBIT_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "fewbit"
