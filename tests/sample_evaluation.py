@@ -157,10 +157,10 @@ def evaluation(
 def compress_report(accepted=True):
     evaluations = {
         "rtn-int3-g32": evaluation(
-            0.61, 1.42, "rtn-int3-g32", 60_000_000, number_format="int3-g32"
+            0.61, 1.42, candidate="rtn-int3-g32", size=60_000_000, number_format="int3-g32"
         ),
         "rtn-int4-g64": evaluation(0.09, 1.031, candidate="rtn-int4-g64", size=71_000_000),
-        "rtn-int4-g32": evaluation(0.031, 1.012, candidate="rtn-int4-g32", size=76_000_000),
+        "rtn-int4-g32": evaluation(0.031, 1.012, candidate="rtn-int4-g32"),
     }
     if not accepted:
         evaluations.pop("rtn-int4-g32")
