@@ -1,1 +1,1 @@
-"""."""
+"""Pages of the KV store: who holds which, growing, rolling back, and keeping a finished prefix."""
