@@ -1,0 +1,198 @@
+"""A model on disk seen through the slots of its Program.
+
+Whatever the file, a slot's tensor comes out in one convention, that of Hugging Face checkpoints:
+rows of q and k in the order that the rotation of halves needs, norm weights without the offset
+that Gemma's norm adds. GGUF files differ in both. The offset is undone exactly: they store
+y = fl(w + 1), and y - 1 is representable for every such y (for y >= 1/2 by Sterbenz's lemma, below
+because w then lies in (-1, -1/2) or beyond -1, whose grid is no finer than 2^-24), so
+fl((y - 1) + 1) is y again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.checkpoint.checkpoint import Checkpoint, GgufFacts, TensorInfo
+from fewbit.checkpoint.open import open_checkpoint
+from fewbit.errors import BadFileError, MissingError, UnsupportedError
+from fewbit.formats.registry import F32, decode
+from fewbit.formats.spec import QuantTensor
+from fewbit.model.config import ModelConfig
+from fewbit.model.decoder import slot_shapes
+from fewbit.model.families import FAMILIES, gguf_name, huggingface_name
+from fewbit.model.gguf import ROPE_DIVISORS, from_gguf
+from fewbit.model.huggingface import from_huggingface
+from fewbit.program import Slot
+
+
+@dataclass(frozen=True, eq=False)
+class StoredWeight:
+    """Where a slot's tensor lies, and how it becomes the slot's."""
+
+    name: str
+    order: NDArray[np.intp] | None = None
+    """Stored row (of a vector: element) for each row of the slot; None where they agree."""
+    offset: float = 0.0
+    """Subtracted from the stored values."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """An opened model: configuration, checkpoint, and where each slot's tensor lies."""
+
+    config: ModelConfig
+    checkpoint: Checkpoint
+    slots: Mapping[Slot, StoredWeight]
+    """In order of first use by the Program."""
+    unused: tuple[str, ...]
+    """Stored tensors that the Program does not use, such as extra prediction heads."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder."""
+        return self.checkpoint.path
+
+    def info(self, slot: Slot) -> TensorInfo:
+        """Return what is stored for a slot."""
+        return self.checkpoint.tensors[self.slots[slot].name]
+
+    def read(self, slot: Slot) -> QuantTensor:
+        """Return a slot's tensor in the convention of Hugging Face; a vector's shape is (1, n).
+
+        A view of the mapped file where rows and values are as stored.
+        """
+        stored = self.slots[slot]
+        tensor = self.checkpoint.read(stored.name)
+        if stored.order is not None:
+            tensor = _reorder(tensor, stored.order)
+        return _shift(tensor, stored.offset) if stored.offset else tensor
+
+    def release(self, slot: Slot) -> None:
+        """Tell the system that the mapped pages of a slot's tensor are not needed for now."""
+        self.checkpoint.release(self.slots[slot].name)
+
+    def huggingface_name(self, slot: Slot) -> str:
+        """Return what a Hugging Face checkpoint of this family calls a slot's tensor."""
+        return huggingface_name(FAMILIES[self.config.family], slot)
+
+
+def open_model(path: Path) -> ModelSource:
+    """Open a GGUF file, a Hugging Face folder or an artefact, and find every slot's tensor.
+
+    Raises:
+        BadFileError, MissingError, UnsupportedError: the checkpoint or its configuration cannot be
+            used, a tensor is missing or of another shape, or one is there inside a layer that the
+            Program would leave out.
+    """
+    checkpoint = open_checkpoint(path)
+    try:
+        return source_of(checkpoint)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def source_of(checkpoint: Checkpoint) -> ModelSource:
+    """Return the model in an opened checkpoint; raises as `open_model`."""
+    config = _read_config(checkpoint)
+    shapes = slot_shapes(config)
+    place = _gguf_place if isinstance(checkpoint.facts, GgufFacts) else _huggingface_place
+    slots = {slot: place(config, slot) for slot in shapes}
+    for slot, shape in shapes.items():
+        _check_shape(checkpoint, slots[slot].name, shape)
+    unused = _unused(checkpoint, config, slots)
+    return ModelSource(config, checkpoint, slots, unused)
+
+
+def interleaved_rows(heads: int, head_dim: int) -> NDArray[np.intp]:
+    """Return, for each row of a q or k slot, its row in a GGUF file of a Llama.
+
+    llama.cpp rotates neighbours there, so its converter stores row j of the first half of a head
+    at 2 j and of the second half at 2 j + 1.
+    """
+    head = np.arange(head_dim).reshape(head_dim // 2, 2).T.reshape(-1)
+    return (np.arange(heads)[:, None] * head_dim + head).reshape(-1).astype(np.intp)
+
+
+def _read_config(checkpoint: Checkpoint) -> ModelConfig:
+    facts = checkpoint.facts
+    if not isinstance(facts, GgufFacts):
+        return from_huggingface(facts.config, str(checkpoint.path / "config.json"))
+    divisors: tuple[float, ...] = ()
+    if ROPE_DIVISORS in checkpoint.tensors:
+        divisors = tuple(float(d) for d in decode(checkpoint.read(ROPE_DIVISORS)).reshape(-1))
+    return from_gguf(facts.metadata, checkpoint.tensors, divisors, str(checkpoint.path))
+
+
+def _huggingface_place(config: ModelConfig, slot: Slot) -> StoredWeight:
+    return StoredWeight(huggingface_name(FAMILIES[config.family], slot))
+
+
+def _gguf_place(config: ModelConfig, slot: Slot) -> StoredWeight:
+    name = gguf_name(slot)
+    site = slot.split(".")[-2]
+    if site.endswith("_norm"):
+        return StoredWeight(name, offset=config.norm_offset)
+    if site in ("q", "k") and FAMILIES[config.family].gguf_permuted:
+        heads = config.heads if site == "q" else config.kv_heads
+        return StoredWeight(name, interleaved_rows(heads, config.head_dim))
+    return StoredWeight(name)
+
+
+def _check_shape(checkpoint: Checkpoint, name: str, shape: tuple[int, int]) -> None:
+    info = checkpoint.tensors.get(name)
+    if info is None:
+        raise MissingError(
+            f"{checkpoint.path} has no tensor '{name}', which its configuration calls for; "
+            "the file is incomplete, fetch it again."
+        )
+    wanted = shape if len(info.shape) > 1 else shape[1:]
+    if tuple(info.shape) != wanted:
+        raise BadFileError(
+            f"{checkpoint.path}: the tensor '{name}' has shape {tuple(info.shape)}, but the "
+            f"configuration calls for {wanted}; one of them is damaged, fetch the model again."
+        )
+
+
+def _unused(
+    checkpoint: Checkpoint, config: ModelConfig, slots: Mapping[Slot, StoredWeight]
+) -> tuple[str, ...]:
+    """Return the tensors that no slot takes; refuse one inside a layer that the Program runs."""
+    used = {stored.name for stored in slots.values()} | {ROPE_DIVISORS}
+    left = [name for name in checkpoint.tensors if name not in used and not _derived(name)]
+    for name in left:
+        layer = re.match(r"(?:blk|model\.layers)\.(\d{1,9})\.", name)
+        if layer and int(layer[1]) < config.layers:
+            raise UnsupportedError(
+                f"{checkpoint.path}: the tensor '{name}' has no place in a model of family "
+                f"'{config.family}' with this configuration, so running without it would give "
+                "other results; supported are the tensors of the plain architecture."
+            )
+    return tuple(left)
+
+
+def _derived(name: str) -> bool:
+    """Return whether a tensor holds only what the configuration says anyway (old Llama files)."""
+    return name.endswith(".rotary_emb.inv_freq")
+
+
+def _reorder(tensor: QuantTensor, order: NDArray[np.intp]) -> QuantTensor:
+    if tensor.shape[0] > 1:
+        return tensor.take_rows(order)
+    values = decode(tensor)[:, order]
+    return _f32(values)
+
+
+def _shift(tensor: QuantTensor, offset: float) -> QuantTensor:
+    return _f32(decode(tensor) - np.float32(offset))
+
+
+def _f32(values: NDArray[np.float32]) -> QuantTensor:
+    rows, columns = values.shape
+    return QuantTensor(F32, (rows, columns), np.ascontiguousarray(values).view(np.uint8))
