@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import KernelError, NumericalError
-from fewbit.formats.registry import decode
+from fewbit.formats.registry import FLOATS, decode
+from fewbit.formats.spec import NumberFormat
 from fewbit.program import (
     Activation,
     Add,
@@ -34,6 +35,7 @@ from fewbit.program import (
     Slot,
     Softcap,
 )
+from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.step import PAGE, Span, StepInput
 
@@ -169,6 +171,28 @@ def linear(
     products = rounded_activations(x, activations) @ weight.T.astype(np.float64)
     out = products.astype(np.float32)
     return out if bias is None else out + bias
+
+
+def choose_reference(slot: Slot, form: NumberFormat, shape: tuple[int, int]) -> KernelRecord:
+    """Return the record of this executor for a matrix, rounding inputs as native kernels do.
+
+    Raises:
+        KernelError: an integer format whose inputs do not divide into runs of 32.
+    """
+    exact = form in FLOATS
+    if not exact and shape[1] % ACTIVATION_RUN:
+        raise KernelError(
+            f"'{slot}' has {shape[1]} inputs in {form.name}; integer kernels need a multiple of "
+            f"{ACTIVATION_RUN}."
+        )
+    rows, columns = shape
+    return KernelRecord(
+        slot=slot,
+        format=form.name,
+        kernel="reference",
+        activations="f32" if exact else "int8-g32",
+        bytes=rows * columns * 4,
+    )
 
 
 class ReferenceExecutor:

@@ -1,0 +1,63 @@
+"""Filling a Program's slots: the tensor of each, and the kernel that will run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from fewbit.errors import KernelError
+from fewbit.formats.spec import NumberFormat, QuantTensor
+from fewbit.model.decoder import slot_shapes
+from fewbit.model.weights import ModelSource
+from fewbit.program import Program, Slot
+from fewbit.records.kernels import KernelRecord
+from fewbit.runtime.executor import Binding
+
+Choose: TypeAlias = Callable[[Slot, NumberFormat, tuple[int, int]], KernelRecord]
+"""Returns the kernel for a matrix of this format and shape, or raises KernelError."""
+
+
+def bind(source: ModelSource, program: Program, choose: Choose) -> Binding:
+    """Return the Program with its slots filled from `source`; nothing is read yet.
+
+    Raises:
+        KernelError: no kernel can run a matrix; the message covers every such matrix.
+    """
+    kernels: dict[Slot, KernelRecord] = {}
+    refused: list[str] = []
+    for slot, shape in slot_shapes(source.config).items():
+        if is_vector(slot):
+            continue
+        try:
+            kernels[slot] = choose(slot, source.info(slot).format, shape)
+        except KernelError as error:
+            refused.append(str(error))
+    if refused:
+        raise KernelError(" ".join(refused[:3]) + _more(len(refused) - 3))
+    return Binding(program, _LazyTensors(source), kernels, source.release)
+
+
+def is_vector(slot: Slot) -> bool:
+    """Return whether a slot holds a norm's weight or a bias, which no kernel multiplies by."""
+    site, kind = slot.split(".")[-2:]
+    return kind == "bias" or site.endswith("_norm")
+
+
+class _LazyTensors(Mapping[Slot, QuantTensor]):
+    """Reads a slot's tensor each time it is asked for."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+
+    def __getitem__(self, slot: Slot) -> QuantTensor:
+        return self._source.read(slot)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._source.slots)
+
+    def __len__(self) -> int:
+        return len(self._source.slots)
+
+
+def _more(count: int) -> str:
+    return f" The same holds for {count} more matrices." if count > 0 else ""

@@ -1,0 +1,230 @@
+"""A model ready to run: loaded once, then one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fewbit.errors import NumericalError, RequestError, UsageError
+from fewbit.model.binding import bind
+from fewbit.model.config import ModelConfig
+from fewbit.model.decoder import build_program
+from fewbit.model.weights import ModelSource, open_model
+from fewbit.program import CacheType, Program
+from fewbit.records.kernels import KernelRecord
+from fewbit.runtime.executor import Binding, Executor
+from fewbit.runtime.reference import ReferenceExecutor, choose_reference
+from fewbit.runtime.step import PAGE, Span, StepInput
+
+DEFAULT_CONTEXT = 8192
+"""Positions of a sequence where the caller names none and the model has more."""
+
+EXECUTORS = ("native", "reference")
+
+_PROMPT_ROWS = 512
+"""Rows of a prompt run in one step; with law 1 the size changes speed and memory only."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one sequence in a step.
+
+    tokens int32 [rows], from `position` on; `pages` int32, the sequence's pages from its start;
+    `wanted` int32, the indices into `tokens` whose logits come back.
+    """
+
+    tokens: NDArray[np.int32]
+    position: int
+    pages: NDArray[np.int32]
+    wanted: NDArray[np.int32]
+
+
+def step_of(pieces: Sequence[Piece]) -> StepInput:
+    """Return the step that runs several sequences' pieces together, in order."""
+    counts = [len(piece.tokens) for piece in pieces]
+    starts = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(int).tolist()
+    spans = tuple(
+        Span(start, count, piece.position, piece.pages)
+        for start, count, piece in zip(starts, counts, pieces, strict=True)
+    )
+    wanted = [piece.wanted + start for start, piece in zip(starts, pieces, strict=True)]
+    return StepInput(
+        np.concatenate([piece.tokens for piece in pieces]).astype(np.int32),
+        spans,
+        np.concatenate(wanted).astype(np.int32),
+    )
+
+
+class Runner:
+    """One loaded model and its executor; not for use by several threads at once."""
+
+    def __init__(self, source: ModelSource, binding: Binding, executor: Executor, context: int):
+        self.source = source
+        self.binding = binding
+        self.executor = executor
+        self.context = context
+        """Positions a sequence may take."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration."""
+        return self.source.config
+
+    @property
+    def program(self) -> Program:
+        """The Program that runs."""
+        return self.binding.program
+
+    @property
+    def kernels(self) -> tuple[KernelRecord, ...]:
+        """The kernel of every matrix, in order of first use."""
+        return tuple(self.binding.kernels.values())
+
+    def score(
+        self, tokens: ArrayLike, first: int = 0, block: int = 64
+    ) -> Iterator[NDArray[np.float32]]:
+        """Run one sequence from its start and give the logits of positions `first` and on.
+
+        Row p predicts token p + 1. Memory is bounded: at most `block` rows of logits exist. The
+        sequence uses the executor's pages 0 and on, whatever was in them.
+
+        Args:
+            tokens: int [n], 1 <= n <= context.
+            first: the first position whose logits are wanted.
+            block: rows of logits in one array, at most.
+
+        Yields:
+            float32 [rows, vocabulary], in order of positions, valid until the next is asked for.
+
+        Raises:
+            RequestError: no tokens, more than the context, or an id outside the vocabulary.
+            NumericalError: a logit is NaN or infinite.
+        """
+        ids = self.checked(tokens)
+        pages = np.arange(-(-len(ids) // PAGE), dtype=np.int32)
+        position = 0
+        while position < len(ids):
+            wanted = position >= first
+            rows = (
+                min(block, len(ids) - position) if wanted else min(_PROMPT_ROWS, first - position)
+            )
+            chunk = ids[position : position + rows]
+            chosen = np.arange(len(chunk) if wanted else 0, dtype=np.int32)
+            logits = self.executor.step(step_of([Piece(chunk, position, pages, chosen)]))
+            if wanted:
+                yield _finite(logits, position)
+            position += len(chunk)
+
+    def checked(self, tokens: ArrayLike) -> NDArray[np.int32]:
+        """Return token ids as int32 [n]; raises RequestError as `score` says."""
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or len(ids) == 0:
+            raise RequestError("There are no tokens to run; give a prompt of at least one token.")
+        if len(ids) > self.context:
+            raise RequestError(
+                f"The sequence has {len(ids)} tokens and the context is {self.context}; shorten it "
+                f"or load the model with a longer context (the model was made for "
+                f"{self.config.context})."
+            )
+        wrong = ids[(ids < 0) | (ids >= self.config.vocabulary)]
+        if len(wrong):
+            raise RequestError(
+                f"Token id {wrong[0]} is outside the vocabulary of {self.config.vocabulary}; the "
+                "tokenizer belongs to another model."
+            )
+        return ids.astype(np.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a model is to be run."""
+
+    executor: str = "native"
+    """`native`, or `reference` (NumPy, slow, the truth)."""
+    threads: int | None = None
+    """Of the native executor; None for every core."""
+    context: int | None = None
+    """Positions a sequence may take; None for the model's own, at most `DEFAULT_CONTEXT`."""
+    sequences: int = 1
+    """How many sequences of full context the KV store holds."""
+    isa: str | None = None
+    """An instruction set to force; None for the best."""
+    cache_type: CacheType = CacheType.F16
+    """How keys and values are rounded."""
+
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise UsageError(f"executor is '{self.executor}'; choose from {', '.join(EXECUTORS)}.")
+        for name in ("threads", "context", "sequences"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; it must be at least 1.")
+
+
+def load(
+    path: Path | str,
+    executor: str = "native",
+    threads: int | None = None,
+    context: int | None = None,
+    sequences: int = 1,
+) -> Runner:
+    """Open a model and make it ready to run; `runner_of` takes the other settings.
+
+    Args:
+        path: a GGUF file, a Hugging Face folder or an artefact of fewbit.
+        executor: as all that follow, see `RunSettings`.
+        threads: of the native executor.
+        context: positions a sequence may take.
+        sequences: how many sequences of full context the KV store holds.
+
+    Raises:
+        UsageError: an unknown executor, or a number out of range.
+        BadFileError, MissingError, UnsupportedError: as `open_model`.
+        KernelError: no kernel can run a matrix.
+    """
+    settings = RunSettings(executor=executor, threads=threads, context=context, sequences=sequences)
+    return runner_of(open_model(Path(path)), settings)
+
+
+def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
+    """Make an opened model ready to run.
+
+    Weights are packed slot by slot and the file's pages let go of as they are, so peak memory is
+    about that of the packed weights and the KV store.
+
+    Raises:
+        UsageError: a context longer than the model was made for.
+        KernelError: no kernel can run a matrix.
+    """
+    context = _context(source.config, settings.context)
+    pages = settings.sequences * -(-context // PAGE)
+    program = build_program(source.config, settings.cache_type)
+    binding = bind(source, program, choose_reference)
+    executor = ReferenceExecutor(binding, pages)
+    return Runner(source, binding, executor, context)
+
+
+def _context(config: ModelConfig, asked: int | None) -> int:
+    if asked is None:
+        return min(config.context, DEFAULT_CONTEXT)
+    if asked > config.context:
+        raise UsageError(
+            f"context is {asked}, but the model was made for {config.context} positions; ask for "
+            "no more than that."
+        )
+    return asked
+
+
+def _finite(logits: NDArray[np.float32], position: int) -> NDArray[np.float32]:
+    finite = np.isfinite(logits)
+    if finite.all():
+        return logits
+    row, token = np.argwhere(~finite)[0]
+    raise NumericalError(
+        f"The logit of token {token} at position {position + row} is {logits[row, token]}; a "
+        "weight of the model is out of range."
+    )
