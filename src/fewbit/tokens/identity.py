@@ -1,0 +1,91 @@
+"""Whether two tokenizers are the same: a hash of what decides output, the first difference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from fewbit.tokens.tokenizer import Tokenizer
+
+PROBE = (
+    "Hello, world!  Two spaces,\ttab\n\n\nand lines.\r\n   indented = {'a': [1, 22, 333, 4444]}\n"
+    "I'm you're they'LL don't — “quoted” 12,345.678e-9 1234567890\n"
+    "naïve café e\u0301 A\u030a \u1112\u1161\u11ab 한국어 日本語テキスト 中文字符，标点。\n"
+    "ไทย हिन्दी العربية עברית ½ ² ① Ⅷ 𝔘𝔫𝔦 ﬁ \x00\x7f\n"
+    "😀👩\u200d👩\u200d👧🇩🇪 \u00a0nbsp\u200bzero\ufeffbom \ufffd\n"
+    "def f(x):\n        return x**2  # comment\n<s></s><|endoftext|><|im_start|>user<end_of_turn>"
+)
+"""Text that known pre-tokenizers, normalizers and special-token rules cut differently."""
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """Return a SHA-256 (hexadecimal) over vocabulary, merges, added tokens, roles and behaviour.
+
+    Equal fingerprints mean equal ids for every text, up to rules that only a text other than PROBE
+    would show. Where a tokenizer was read from (GGUF or JSON) does not enter.
+    """
+    digest = hashlib.sha256()
+    for part in _parts(tokenizer):
+        digest.update(part.encode("utf-8", "surrogatepass"))
+        digest.update(b"\xff")
+    return digest.hexdigest()
+
+
+def _parts(tokenizer: Tokenizer) -> Iterable[str]:
+    for token, text in sorted(vocabulary(tokenizer).items()):
+        yield f"{token} {text}"
+    yield from (f"{left} {right}" for left, right in merges(tokenizer))
+    yield from (f"added {token} {text}" for token, text in sorted(tokenizer.added_tokens.items()))
+    yield f"special {sorted(tokenizer.special_ids)}"
+    roles = tokenizer.special
+    yield f"roles {roles.bos} {roles.eos} {roles.unknown} {roles.padding}"
+    yield f"ends {sorted(roles.end_of_generation)}"
+    yield f"{tokenizer.behaviour.pieces.kind} {tokenizer.strips_leading_space}"
+    for parse in (False, True):
+        yield f"probe {tokenizer.encode(PROBE, parse_special=parse)}"
+
+
+def vocabulary(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the tokens by id, added ones included."""
+    pairs = tokenizer.backend.get_vocab(with_added_tokens=True).items()
+    return {token: text for text, token in sorted(pairs)}
+
+
+def merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Return the merges of a BPE in order, or nothing for another model."""
+    model = json.loads(tokenizer.backend.to_str())["model"]
+    lines = model.get("merges", [])
+    return [tuple(line) if isinstance(line, list) else tuple(line.split(" ", 1)) for line in lines]
+
+
+def first_difference(source: Tokenizer, candidate: Tokenizer) -> str | None:
+    """Return a sentence that locates the first difference, or None where the two are the same."""
+    if fingerprint(source) == fingerprint(candidate):
+        return None
+    ours, theirs = vocabulary(source), vocabulary(candidate)
+    for token in sorted(ours.keys() | theirs.keys()):
+        if ours.get(token) != theirs.get(token):
+            return (
+                f"token {token} is {_shown(ours.get(token))} in the source and "
+                f"{_shown(theirs.get(token))} in the candidate"
+            )
+    for parse in (False, True):
+        pair = [side.encode(PROBE, parse_special=parse) for side in (source, candidate)]
+        if pair[0] != pair[1]:
+            return _probe_difference(source, *pair)
+    return "the vocabularies agree; merges or the roles of special tokens differ"
+
+
+def _probe_difference(source: Tokenizer, ours: list[int], theirs: list[int]) -> str:
+    short = min(len(ours), len(theirs))
+    at = next((i for i in range(short) if ours[i] != theirs[i]), short)
+    before = source.decode(ours[max(0, at - 4) : at])
+    return (
+        f"the probe text is cut differently at token {at}, behind {before!r}: "
+        f"{ours[at : at + 3]} in the source, {theirs[at : at + 3]} in the candidate"
+    )
+
+
+def _shown(text: str | None) -> str:
+    return "absent" if text is None else repr(text[:80])
