@@ -5,14 +5,14 @@ from __future__ import annotations
 from fewbit.records.base import Record
 
 
-class TokenRecord(Record):
+class TokenRecord(Record, frozen=True, kw_only=True):
     """One token: its id and its text."""
 
     id: int
     text: str
 
 
-class TokenizerRecord(Record):
+class TokenizerRecord(Record, frozen=True, kw_only=True):
     """The facts of one tokenizer.
 
     `vocabulary_size` is the highest id plus one. `prefix` and `suffix` are the ids that `encode`

@@ -97,9 +97,9 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Tokeniz
         )
         normalizer = rule.normalizer()
         if normalizer is not None:
-            backend.normalizer = normalizer  # type: ignore[assignment]
-        backend.pre_tokenizer = rule.pre_tokenizer()  # type: ignore[assignment]
-        backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+            backend.normalizer = normalizer
+        backend.pre_tokenizer = rule.pre_tokenizer()
+        backend.decoder = decoders.ByteLevel()
         _add_tokens(backend, vocabulary)
     return _finish(
         metadata,
@@ -135,12 +135,12 @@ def _sentence_piece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Tok
             )
         )
         marks = normalizers.Replace(" ", SPACE)
-        backend.normalizer = (  # type: ignore[assignment]
+        backend.normalizer = (
             normalizers.Sequence([normalizers.Prepend(SPACE), marks]) if spaced else marks
         )
         if spaced:
             steps.append(decoders.Strip(" ", 1, 0))
-        backend.decoder = decoders.Sequence(steps)  # type: ignore[assignment]
+        backend.decoder = decoders.Sequence(steps)
         _add_tokens(backend, vocabulary)
     pieces = SentencePieces(strips_leading_space=spaced)
     hazards = _sentence_piece_hazards(metadata, vocabulary)

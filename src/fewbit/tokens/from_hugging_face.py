@@ -107,7 +107,7 @@ def _switch_off_alterations(backend: tokenizers.Tokenizer, plan: _Plan) -> list[
         backend.no_padding()
         hazards.append(f"{SOURCE} asks for padding; it is not applied.")
     if plan.dropout:
-        backend.model.dropout = None  # type: ignore[attr-defined]
+        backend.model.dropout = None
         hazards.append(f"{SOURCE} asks for random merges (dropout); they are not applied.")
     return hazards
 
@@ -179,7 +179,7 @@ def _read_special(
         hazards.append("No EOS token is named; generation stops at other ends or the limit.")
     added = backend.get_added_tokens_decoder().items()
     ends = set(named_ends((token, entry.content) for token, entry in added))
-    ends |= {roles["eos_token"]} - {None}  # type: ignore[arg-type]
+    ends |= {token for token in (roles["eos_token"],) if token is not None}
     return SpecialTokens(
         bos=roles["bos_token"],
         eos=roles["eos_token"],

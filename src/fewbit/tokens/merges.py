@@ -41,7 +41,7 @@ def split_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         BadFileError: a line is not two tokens.
     """
-    pairs = {}
+    pairs: dict[tuple[str, str], None] = {}
     for index, line in enumerate(lines):
         cut = line.find(" ", 1)
         if not 0 < cut < len(line) - 1:
