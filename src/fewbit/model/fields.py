@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -64,13 +63,13 @@ class Fields:
     def number(self, name: str, low: float, high: float, default: DefaultT) -> float | DefaultT: ...
 
     def number(self, name: str, low: float, high: float, default: Any = _REQUIRED) -> Any:
-        """Return a finite number in [low, high]; the default is returned unchecked."""
+        """Return a number in [low, high], which NaN is not; the default is returned unchecked."""
         value = self.raw(name, default)
         if value is default:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(name, value, "expected a number")
-        if not (math.isfinite(value) and low <= value <= high):
+        if not low <= value <= high:
             raise self.refuse(name, value, f"expected a number from {low:g} to {high:g}")
         return float(value)
 

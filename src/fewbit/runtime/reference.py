@@ -47,7 +47,7 @@ ACTIVATION_RUN = 32
 
 def rms_norm(x: Floats, weight: Floats, width: int, eps: float, offset: float) -> Floats:
     """Normalize each run of `width` elements of x [rows, n * width]; weight [width]."""
-    runs = x.reshape(x.shape[0], -1, width).astype(np.float64)
+    runs = x.reshape(len(x), x.shape[1] // width, width).astype(np.float64)
     inverse = 1.0 / np.sqrt(np.mean(runs * runs, axis=-1, keepdims=True) + eps)
     factor = (weight + np.float32(offset)).astype(np.float64)
     normed: Floats = (runs * inverse * factor).reshape(x.shape).astype(np.float32)
@@ -66,7 +66,7 @@ def rope_table(
 def rope(x: Floats, table: Floats, head_dim: int) -> Floats:
     """Rotate the halves of every head of x [rows, heads * head_dim] by table [rows, head_dim]."""
     half = head_dim // 2
-    heads = x.reshape(x.shape[0], -1, head_dim).astype(np.float64)
+    heads = x.reshape(len(x), x.shape[1] // head_dim, head_dim).astype(np.float64)
     cos, sin = table[:, None, :half].astype(np.float64), table[:, None, half:].astype(np.float64)
     a, b = heads[..., :half], heads[..., half:]
     turned = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
@@ -137,7 +137,7 @@ def quantize_activations(x: Floats) -> tuple[NDArray[np.int8], Floats]:
     Returns:
         q int8 [rows, n * 32] and scales float32 [rows, n].
     """
-    runs = x.reshape(x.shape[0], -1, ACTIVATION_RUN)
+    runs = x.reshape(len(x), x.shape[1] // ACTIVATION_RUN, ACTIVATION_RUN)
     scales = np.abs(runs).max(axis=-1) / np.float32(127)
     with np.errstate(divide="ignore", invalid="ignore"):
         quotients = np.where(scales[..., None] > 0, runs / scales[..., None], np.float32(0))
