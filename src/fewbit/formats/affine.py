@@ -101,14 +101,17 @@ def integers(tensor: QuantTensor) -> NDArray[np.int16]:
     return signed
 
 
-def require_finite(x: NDArray[np.float32]) -> None:
-    """Raise NumericalError at the first element of a matrix that is NaN or infinite."""
+def require_finite(x: NDArray[np.float32], first_row: int = 0) -> None:
+    """Raise NumericalError at the first element of a matrix that is NaN or infinite.
+
+    `first_row` is the number of the matrix's first row, where it is a piece of a larger one.
+    """
     finite = np.isfinite(x)
     if finite.all():
         return
     row, column = (int(i) for i in np.argwhere(~finite)[0])
     raise NumericalError(
-        f"The value at row {row}, column {column} is {x[row, column]}; "
+        f"The value at row {first_row + row}, column {column} is {x[row, column]}; "
         "a tensor must be finite to be quantized."
     )
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
-from fewbit.records.base import Record
+from fewbit.errors import MissingError
+from fewbit.records.base import Record, from_json
 from fewbit.records.recipe import Recipe
 
 SCHEMA_VERSION = 1
-
-FILE_NAME = "manifest.json"
-"""The name of the manifest inside an artefact's folder."""
 
 Status = Literal["quantized", "kept", "absent"]
 
@@ -81,8 +80,31 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Bytes of all tensors, as the plan had them."""
     tensor_bytes: int
     """Bytes of all tensors, as counted in the written artefact."""
-    file_bytes: int
-    """Bytes of the weight files, headers included."""
     bits_per_weight: float
     """8 * tensor_bytes over the number of weights."""
     source_bits_per_weight: float
+
+
+def manifest_path(artefact: Path) -> Path:
+    """Return where an artefact's manifest lies: in its folder, or beside its GGUF file."""
+    if artefact.suffix.lower() == ".gguf":
+        return artefact.with_name(artefact.name + ".manifest.json")
+    return artefact / "manifest.json"
+
+
+def read_manifest(artefact: Path) -> Manifest:
+    """Read an artefact's manifest.
+
+    Raises:
+        MissingError: there is none.
+        BadFileError: it is damaged or of another version.
+    """
+    path = manifest_path(artefact)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise MissingError(
+            f"{artefact} has no readable manifest ({path}: {error.strerror}); only artefacts that "
+            "fewbit wrote have one."
+        ) from error
+    return from_json(Manifest, text, name=str(path))

@@ -1,0 +1,332 @@
+"""The plan: what becomes of every tensor and how many bytes that takes, before anything is done."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
+from fewbit.errors import UnsupportedError, UsageError
+from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, parse_format
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
+from fewbit.model.gguf import ROPE_DIVISORS
+from fewbit.model.weights import ModelSource
+from fewbit.program import Slot
+from fewbit.records.manifest import Status
+from fewbit.records.recipe import KEEP, Recipe, Role, Rule
+
+_SHOWN = 5
+"""Names listed in an error; a count stands for the rest."""
+
+
+class Container(Enum):
+    """What kind of artefact is written."""
+
+    FEWBIT = "fewbit"
+    """A folder in the layout of Hugging Face."""
+    GGUF = "gguf"
+    """One file with the source's metadata; GGUF types only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTensor:
+    """What becomes of one tensor of the source."""
+
+    source: TensorInfo
+    stored: str
+    """Its name in the artefact, empty when absent."""
+    slot: Slot
+    """Its slot, empty where the Program has none."""
+    format: NumberFormat
+    """Its format in the artefact."""
+    status: Status
+    fallback: str = ""
+    """The format that the recipe asked for, where another is taken."""
+    reason: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the artefact: codes, scales and zero points."""
+        return (
+            0 if self.status == "absent" else encoded_bytes(self.format, self.source.matrix_shape)
+        )
+
+    @property
+    def weights(self) -> int:
+        """Number of elements."""
+        rows, columns = self.source.matrix_shape
+        return rows * columns
+
+
+@dataclass(frozen=True)
+class QuantizationPlan:
+    """Every tensor of the source, in the source's order, and what becomes of it."""
+
+    source: ModelSource
+    recipe: Recipe
+    container: Container
+    tensors: tuple[PlannedTensor, ...]
+
+    @property
+    def promised_bytes(self) -> int:
+        """Bytes of all tensors of the artefact, without headers."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of all tensors of the source."""
+        return sum(tensor.source.nbytes for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Promised bits over the weights that are stored."""
+        stored = [tensor for tensor in self.tensors if tensor.status != "absent"]
+        return 8 * self.promised_bytes / sum(tensor.weights for tensor in stored)
+
+    @property
+    def source_bits_per_weight(self) -> float:
+        """Bits over weights of the source."""
+        return 8 * self.source_bytes / sum(tensor.weights for tensor in self.tensors)
+
+    @property
+    def fallbacks(self) -> tuple[PlannedTensor, ...]:
+        """The tensors that do not get the format their rule asks for first."""
+        return tuple(tensor for tensor in self.tensors if tensor.fallback)
+
+    @property
+    def absent(self) -> tuple[PlannedTensor, ...]:
+        """The tensors of the source that the artefact will not have."""
+        return tuple(tensor for tensor in self.tensors if tensor.status == "absent")
+
+
+def plan(
+    source: ModelSource, recipe: Recipe, container: Container = Container.FEWBIT
+) -> QuantizationPlan:
+    """Decide every tensor.
+
+    A matrix gets the format of the first rule that fits it; it is kept where no rule does, where
+    the rule says so, and where the source already stores it in at most as many bytes. Vectors are
+    kept. A tied table counts as the head.
+
+    Raises:
+        UsageError: a pattern fits no matrix, a group divides no row and no fallback does, or
+            nothing would change.
+        UnsupportedError: the container cannot hold a format or cannot be made from this source, or
+            a tensor to be quantized cannot be decoded.
+    """
+    _check_container(source, recipe, container)
+    planner = _Planner(source, recipe, container, _roles(source))
+    _check_patterns(planner)
+    _check_division(planner)
+    slots = {stored.name: slot for slot, stored in source.slots.items()}
+    tensors = tuple(
+        planner.planned(info, slots.get(name)) for name, info in source.checkpoint.tensors.items()
+    )
+    if all(tensor.status != "quantized" for tensor in tensors):
+        raise UsageError(
+            f"The recipe '{recipe.name}' would quantize nothing in {source.path}: "
+            f"{_why_nothing(tensors)}; choose a smaller format, or leave the model as it is."
+        )
+    return QuantizationPlan(source, recipe, container, tensors)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """Decides one tensor at a time."""
+
+    source: ModelSource
+    recipe: Recipe
+    container: Container
+    roles: Mapping[Slot, Role]
+    """Of every matrix."""
+
+    def planned(self, info: TensorInfo, slot: Slot | None) -> PlannedTensor:
+        """Return what becomes of a tensor."""
+        if slot is None:
+            return self._outside(info)
+        if slot not in self.roles:
+            return self._kept(info, slot, "vectors are kept")
+        rule = self.rule(slot)
+        if rule is None:
+            return self._kept(info, slot, "no rule of the recipe fits it")
+        name = first_that_divides(rule, info)
+        assert name is not None
+        missed = rule.format if name != rule.format else ""
+        why = f"{rule.format} does not divide {info.shape[-1]} columns" if missed else ""
+        if name == KEEP:
+            return self._kept(info, slot, why or "the recipe keeps it", missed)
+        form = parse_format(name)
+        if info.nbytes <= encoded_bytes(form, info.matrix_shape):
+            return self._kept(info, slot, _not_smaller(info, form))
+        return self._quantized(info, slot, form, missed, why)
+
+    def rule(self, slot: Slot) -> Rule | None:
+        """Return the first rule that fits a matrix."""
+        for rule in self.recipe.rules:
+            by_name = rule.match is not None and fnmatchcase(slot, rule.match)
+            if by_name or rule.role is self.roles[slot]:
+                return rule
+        return None
+
+    def _quantized(
+        self, info: TensorInfo, slot: Slot, form: NumberFormat, missed: str, why: str
+    ) -> PlannedTensor:
+        _require_decodable(info)
+        return PlannedTensor(
+            source=info,
+            stored=self._stored_name(info, slot),
+            slot=slot,
+            format=form,
+            status="quantized",
+            fallback=missed,
+            reason=why,
+        )
+
+    def _kept(self, info: TensorInfo, slot: Slot, reason: str, missed: str = "") -> PlannedTensor:
+        return PlannedTensor(
+            source=info,
+            stored=self._stored_name(info, slot),
+            slot=slot,
+            format=self._kept_format(info, slot),
+            status="kept",
+            fallback=missed,
+            reason=reason,
+        )
+
+    def _kept_format(self, info: TensorInfo, slot: Slot) -> NumberFormat:
+        """Return the format a kept tensor has in the artefact.
+
+        Vectors of a GGUF file become float32 where an offset is taken out or their elements move.
+        """
+        stored = self.source.slots[slot]
+        moved = bool(stored.offset) or (stored.order is not None and len(info.shape) < 2)
+        return F32 if moved and self.container is Container.FEWBIT else info.format
+
+    def _stored_name(self, info: TensorInfo, slot: Slot) -> str:
+        if self.container is Container.GGUF:
+            return info.name
+        return self.source.huggingface_name(slot)
+
+    def _outside(self, info: TensorInfo) -> PlannedTensor:
+        """Plan a tensor without a slot: kept where names agree, otherwise declared absent."""
+        absent = self._why_absent(info.name)
+        return PlannedTensor(
+            source=info,
+            stored="" if absent else info.name,
+            slot="",
+            format=info.format,
+            status="absent" if absent else "kept",
+            reason=absent or "the Program does not use it",
+        )
+
+    def _why_absent(self, name: str) -> str:
+        if self.container is Container.GGUF:
+            return ""
+        if name == ROPE_DIVISORS:
+            return "the configuration holds it as rope scaling"
+        if isinstance(self.source.checkpoint.facts, GgufFacts):
+            return "the Program does not use it, and it has no name in the artefact's layout"
+        if self.source.config.tied and name == self.source.huggingface_name("head.weight"):
+            return "the configuration ties it to the embedding; the one table is stored once"
+        return ""
+
+
+def _check_container(source: ModelSource, recipe: Recipe, container: Container) -> None:
+    if container is not Container.GGUF:
+        return
+    for rule in recipe.rules:
+        for name in (rule.format, *rule.fallback):
+            if name != KEEP and isinstance(parse_format(name), QuantSpec):
+                raise UnsupportedError(
+                    f"The recipe '{recipe.name}' uses {name}, which GGUF has no type for; write a "
+                    "folder instead, or choose rtn-q4_0 or rtn-q8_0."
+                )
+    if not isinstance(source.checkpoint.facts, GgufFacts):
+        raise UnsupportedError(
+            f"{source.path} is no GGUF file, and a GGUF file can be written only from one; "
+            "write a folder instead."
+        )
+
+
+def _roles(source: ModelSource) -> dict[Slot, Role]:
+    """Return the role of every matrix; a tied table is a head."""
+    roles = {}
+    for slot in source.slots:
+        if len(source.info(slot).shape) < 2:
+            continue
+        if slot == "head.weight" or (slot == "embed.weight" and source.config.tied):
+            roles[slot] = Role.HEAD
+        else:
+            roles[slot] = Role.EMBEDDING if slot == "embed.weight" else Role.LINEAR
+    return roles
+
+
+def _check_patterns(planner: _Planner) -> None:
+    roles = planner.roles
+    for rule in planner.recipe.rules:
+        pattern = rule.match
+        if pattern is None or any(fnmatchcase(slot, pattern) for slot in roles):
+            continue
+        near = difflib.get_close_matches(pattern, roles, 3, cutoff=0.4)
+        offer = f"near it are {', '.join(near)}" if near else f"there are {_listed(list(roles))}"
+        raise UsageError(
+            f"The pattern '{pattern}' of recipe '{planner.recipe.name}' fits no matrix of the "
+            f"model; {offer}."
+        )
+
+
+def _check_division(planner: _Planner) -> None:
+    refused = []
+    for slot in planner.roles:
+        rule, info = planner.rule(slot), planner.source.info(slot)
+        if rule is not None and first_that_divides(rule, info) is None:
+            refused.append(f"{info.name} with {info.shape[-1]} columns ({rule.format})")
+    if refused:
+        raise UsageError(
+            f"The recipe '{planner.recipe.name}' does not fit {_listed(refused)}; choose a group "
+            "size that divides the columns, or give the rule a fallback."
+        )
+
+
+def first_that_divides(rule: Rule, info: TensorInfo) -> str | None:
+    """Return the first of a rule's formats whose groups divide a tensor's columns."""
+    return next((name for name in (rule.format, *rule.fallback) if _divides(name, info)), None)
+
+
+def _divides(name: str, info: TensorInfo) -> bool:
+    if name == KEEP:
+        return True
+    try:
+        encoded_bytes(parse_format(name), info.matrix_shape)
+    except UsageError:
+        return False
+    return True
+
+
+def _not_smaller(info: TensorInfo, form: NumberFormat) -> str:
+    stored, wanted = (f.bits_per_weight(info.matrix_shape) for f in (info.format, form))
+    return (
+        f"the source's {info.format.name} has {stored:.4g} bits per weight, {form.name} would "
+        f"have {wanted:.4g}"
+    )
+
+
+def _require_decodable(info: TensorInfo) -> None:
+    if isinstance(info.format, BlockSpec) and info.format.name not in DECODABLE:
+        raise UnsupportedError(
+            f"{info.name} is in {info.format.name}, which cannot be decoded; supported: "
+            f"{', '.join(DECODABLE)}."
+        )
+
+
+def _why_nothing(tensors: Iterable[PlannedTensor]) -> str:
+    reasons = {t.reason for t in tensors if t.slot and len(t.source.shape) > 1}
+    return "; ".join(sorted(reasons)[:_SHOWN]) or "it has no matrices"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

@@ -1,0 +1,103 @@
+"""One tensor from one format to another, a few rows at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import NumericalError
+from fewbit.formats.affine import require_finite
+from fewbit.formats.registry import decode, decode_rows
+from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
+from fewbit.methods.solvers import Solver
+
+_PIECE = 1 << 18
+"""Elements decoded at once: a megabyte of float32 stays in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A tensor in its new format, and ||W - W'|| / ||W||."""
+
+    tensor: QuantTensor
+    relative_error: float
+
+
+def solve(tensor: QuantTensor, form: NumberFormat, solver: Solver, name: str) -> Solved:
+    """Encode a tensor in another format.
+
+    Where rows do not depend on each other they are worked on in pieces, which changes no bit.
+
+    Args:
+        tensor: the source, in a format that can be decoded.
+        form: the format to encode in.
+        solver: how.
+        name: what the tensor is called in an error.
+
+    Raises:
+        NumericalError: a value is not finite or beyond the format; the message locates it.
+    """
+    rows, columns = tensor.shape
+    alone = not isinstance(form, QuantSpec) or form.rows_independent
+    step = max(1, _PIECE // columns) if alone else rows
+    pieces = []
+    total = error = 0.0
+    for start in range(0, rows, step):
+        values = decode_rows(tensor, slice(start, start + step))
+        piece = _solve_piece(values, form, solver, name, start)
+        pieces.append(piece)
+        total += _squares(values)
+        error += _squares(decode(piece) - values)
+    return Solved(_join(pieces), float(np.sqrt(error / total)) if total else 0.0)
+
+
+def digest(tensor: QuantTensor) -> str:
+    """Return the SHA-256 of codes, scales and zero points, one after the other, hexadecimal."""
+    running = hashlib.sha256()
+    for part in (tensor.codes, tensor.scales, tensor.zeros):
+        if part is not None:
+            running.update(np.ascontiguousarray(part).data)
+    return running.hexdigest()
+
+
+def _solve_piece(
+    values: NDArray[np.float32], form: NumberFormat, solver: Solver, name: str, start: int
+) -> QuantTensor:
+    with _named(name):
+        require_finite(values, first_row=start)
+    with _named(f"{name}, in the piece that begins at row {start}" if start else name):
+        return solver(values, form)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except NumericalError as error:
+        raise NumericalError(f"{name}: {error}") from error
+
+
+def _squares(values: NDArray[np.float32]) -> float:
+    flat = values.reshape(-1).astype(np.float64)
+    return float(flat @ flat)
+
+
+def _join(pieces: list[QuantTensor]) -> QuantTensor:
+    """Return the rows of all pieces, whose scales belong to rows."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    scales = [piece.scales for piece in pieces if piece.scales is not None]
+    zeros = [piece.zeros for piece in pieces if piece.zeros is not None]
+    return QuantTensor(
+        first.spec,
+        (sum(piece.shape[0] for piece in pieces), first.shape[1]),
+        np.concatenate([piece.codes for piece in pieces]),
+        np.concatenate(scales) if scales else None,
+        np.concatenate(zeros) if zeros else None,
+    )

@@ -1,0 +1,245 @@
+"""Carrying a plan out: one tensor in memory at a time, sizes checked, manifest last."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fewbit import __version__
+from fewbit.atomic import write_bytes
+from fewbit.checkpoint.artefact import write_artefact
+from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts, TensorInfo
+from fewbit.checkpoint.gguf_types import ValueType
+from fewbit.checkpoint.gguf_write import overlay, write_gguf
+from fewbit.checkpoint.open import open_checkpoint
+from fewbit.errors import FaultError, OutputError, UnsupportedError
+from fewbit.formats.registry import FLOATS
+from fewbit.formats.spec import QuantTensor
+from fewbit.methods.solvers import SOLVERS
+from fewbit.model.config import ModelConfig
+from fewbit.model.decoder import build_program
+from fewbit.model.huggingface import from_huggingface, to_huggingface
+from fewbit.model.weights import ModelSource
+from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan, plan
+from fewbit.quantize.sidecars import sidecars
+from fewbit.quantize.solving import Solved, digest, solve
+from fewbit.records.base import to_json
+from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
+from fewbit.records.recipe import Recipe
+
+Progress = Callable[[PlannedTensor], None]
+"""Called when a tensor is done."""
+
+_GGUF_FILE_TYPES = {"q4_0": 2, "q8_0": 7}
+"""`general.file_type` of llama.cpp by the format of most tensors."""
+
+
+def container_of(out: Path) -> Container:
+    """Return the container that a path asks for: GGUF where it ends in .gguf, else a folder."""
+    return Container.GGUF if out.suffix.lower() == ".gguf" else Container.FEWBIT
+
+
+def quantize(
+    source: ModelSource, recipe: Recipe, out: Path, progress: Progress | None = None
+) -> Manifest:
+    """Quantize a model by a recipe; `out` is a folder, or a file that ends in .gguf.
+
+    Raises as `plan` and `execute`.
+    """
+    return execute(plan(source, recipe, container_of(out)), out, progress)
+
+
+def execute(planned: QuantizationPlan, out: Path, progress: Progress | None = None) -> Manifest:
+    """Write what a plan says, and return the manifest that was written with it.
+
+    The source is only read. The artefact appears as a whole or not at all; a GGUF file's manifest
+    lies beside it (`manifest_path`) and is written after it.
+
+    Raises:
+        NumericalError: a value is not finite or beyond its format; says tensor, row and column.
+        OutputError: `out` exists already and is no file to replace, or cannot be written.
+        UnsupportedError: the configuration cannot be expressed in the container's layout.
+        FaultError: the artefact is not what was promised.
+    """
+    run = _Run(planned, progress)
+    if planned.container is Container.GGUF:
+        _write_gguf(run, out)
+    else:
+        _write_folder(run, out)
+    check_written(planned, out)
+    return run.manifest()
+
+
+class _Run:
+    """The tensors of a plan, made one by one on request, and the record of each."""
+
+    def __init__(self, planned: QuantizationPlan, progress: Progress | None) -> None:
+        self.planned = planned
+        self.source = planned.source
+        self._progress = progress or (lambda _: None)
+        self._by_name = {t.stored: t for t in planned.tensors if t.stored}
+        self._entries: dict[str, TensorEntry] = {}
+
+    def infos(self) -> list[TensorInfo]:
+        """Describe the tensors of the artefact, in the source's order."""
+        return [TensorInfo(n, t.format, t.source.shape, t.bytes) for n, t in self._by_name.items()]
+
+    def read(self, name: str) -> QuantTensor:
+        """Return a tensor of the artefact and record it; the source's pages are let go."""
+        tensor = self._by_name[name]
+        stored = self._stored(tensor)
+        solved = self._solved(tensor, stored)
+        self._entries[tensor.source.name] = self._entry(tensor, solved)
+        self.source.checkpoint.release(tensor.source.name)
+        self._progress(tensor)
+        return solved.tensor
+
+    def manifest(self) -> Manifest:
+        """Return the record of the whole; every tensor of the artefact has been read."""
+        planned = self.planned
+        entries = [self._entries.get(t.source.name) or self._absent(t) for t in planned.tensors]
+        return Manifest(
+            fewbit_version=__version__,
+            source=_source_facts(planned, entries),
+            container=planned.container.value,
+            recipe=planned.recipe,
+            tensors=tuple(entries),
+            promised_bytes=planned.promised_bytes,
+            tensor_bytes=sum(entry.bytes for entry in entries),
+            bits_per_weight=planned.bits_per_weight,
+            source_bits_per_weight=planned.source_bits_per_weight,
+        )
+
+    def _stored(self, tensor: PlannedTensor) -> QuantTensor:
+        """Return the source's tensor in the conventions of the container."""
+        if tensor.slot and self.planned.container is Container.FEWBIT:
+            return self.source.read(tensor.slot)
+        return self.source.checkpoint.read(tensor.source.name)
+
+    def _solved(self, tensor: PlannedTensor, stored: QuantTensor) -> Solved:
+        if tensor.status == "kept":
+            return Solved(stored, 0.0)
+        solver = SOLVERS[self.planned.recipe.method]
+        return solve(stored, tensor.format, solver, tensor.source.name)
+
+    def _entry(self, tensor: PlannedTensor, solved: Solved) -> TensorEntry:
+        return TensorEntry(
+            **self._common(tensor),
+            bits_per_weight=8 * solved.tensor.nbytes / tensor.weights,
+            bytes=solved.tensor.nbytes,
+            relative_error=solved.relative_error,
+            sha256=digest(solved.tensor),
+        )
+
+    def _absent(self, tensor: PlannedTensor) -> TensorEntry:
+        return TensorEntry(**self._common(tensor), bits_per_weight=0.0, bytes=0, sha256="")
+
+    def _common(self, tensor: PlannedTensor) -> dict[str, Any]:
+        return {
+            "source": tensor.source.name,
+            "stored": tensor.stored,
+            "slot": tensor.slot,
+            "shape": tensor.source.shape,
+            "source_format": tensor.source.format.name,
+            "format": tensor.format.name,
+            "method": self.planned.recipe.method if tensor.status == "quantized" else "",
+            "status": tensor.status,
+            "fallback": tensor.fallback,
+            "reason": tensor.reason,
+            "source_sha256": self.source.checkpoint.digest(tensor.source.name),
+        }
+
+
+def _write_folder(run: _Run, out: Path) -> None:
+    facts = run.source.checkpoint.facts
+    write_artefact(
+        out,
+        config=_config(run.source),
+        sidecars=sidecars(facts),
+        tensors=run.infos(),
+        read=run.read,
+        manifest=lambda: to_json(run.manifest()),
+    )
+
+
+def _config(source: ModelSource) -> dict[str, Any]:
+    """Return config.json, which must give back the same model."""
+    facts = source.checkpoint.facts
+    if isinstance(facts, HuggingFaceFacts):
+        return dict(facts.config)
+    config = to_huggingface(source.config)
+    if not _same_model(from_huggingface(config), source.config):
+        raise UnsupportedError(
+            f"The configuration of {source.path} has no exact form as config.json; write a GGUF "
+            "file instead, with rtn-q4_0 or rtn-q8_0."
+        )
+    return config
+
+
+def _same_model(config: ModelConfig, other: ModelConfig) -> bool:
+    """Say whether two configurations emit the same Program, its numbers as float32 holds them.
+
+    A GGUF file holds float32 numbers and rope divisors where config.json holds decimals and the
+    rule that gave them, so a frequency may be two roundings away.
+    """
+    ours, theirs = build_program(config).ops, build_program(other).ops
+    return len(ours) == len(theirs) and all(
+        type(op) is type(twin)
+        and all(_same(getattr(op, f.name), getattr(twin, f.name)) for f in fields(op))
+        for op, twin in zip(ours, theirs, strict=True)
+    )
+
+
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, tuple) and isinstance(other, tuple):
+        return len(value) == len(other) and all(map(_same, value, other))
+    if isinstance(value, float) and isinstance(other, float):
+        return math.isclose(value, other, rel_tol=2.0**-22)
+    return bool(value == other)
+
+
+def _write_gguf(run: _Run, out: Path) -> None:
+    facts = run.source.checkpoint.facts
+    assert isinstance(facts, GgufFacts)
+    changes = {
+        "general.file_type": (ValueType.UINT32, _file_type(run.planned)),
+        "general.quantization_version": (ValueType.UINT32, 2),
+    }
+    for path in (out, manifest_path(out)):
+        if path.exists():
+            raise OutputError(f"{path} exists already; remove it or choose another output.")
+    write_gguf(out, overlay(facts, changes), run.infos(), run.read)
+    write_bytes(manifest_path(out), to_json(run.manifest()))
+
+
+def _file_type(planned: QuantizationPlan) -> int:
+    weights: Counter[str] = Counter()
+    for tensor in planned.tensors:
+        weights[tensor.format.name] += tensor.weights
+    return _GGUF_FILE_TYPES[weights.most_common(1)[0][0]]
+
+
+def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> SourceFacts:
+    lines = "".join(f"{entry.source_sha256}  {entry.source}\n" for entry in entries)
+    matrices = [t.source for t in planned.tensors if t.slot and len(t.source.shape) > 1]
+    return SourceFacts(
+        path=str(planned.source.path),
+        sha256=hashlib.sha256(lines.encode()).hexdigest(),
+        formats=dict(Counter(t.source.format.name for t in planned.tensors)),
+        quantized=any(info.format not in FLOATS for info in matrices),
+    )
+
+
+def check_written(planned: QuantizationPlan, out: Path) -> None:
+    """Open what was written and compare it with the promise, tensor by tensor."""
+    promised = {t.stored: (t.format, t.source.shape, t.bytes) for t in planned.tensors if t.stored}
+    with open_checkpoint(out) as written:
+        found = {n: (i.format, i.shape, i.nbytes) for n, i in written.tensors.items()}
+    if found != promised:
+        wrong = sorted(n for n in promised.keys() | found.keys() if promised.get(n) != found.get(n))
+        raise FaultError(f"{out} was written, but {wrong[0]} in it is not what was promised.")
