@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fewbit.records.base import Record
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.tokens import TokenizerRecord
 
 
 class FormatShare(Record, frozen=True, kw_only=True):
@@ -30,19 +31,6 @@ class ModelFacts(Record, frozen=True, kw_only=True):
     """True when a matrix is stored in fewer than 16 bits per weight."""
 
 
-class TokenizerFacts(Record, frozen=True, kw_only=True):
-    """What the tokenizer and the chat template say."""
-
-    kind: str
-    """Such as `byte-level BPE`."""
-    tokens: int
-    bos: int | None
-    """The id put before a text, None where the model wants none."""
-    eos: tuple[int, ...]
-    """The ids that end a text."""
-    chat_template: bool
-
-
 class Hazard(Record, frozen=True, kw_only=True):
     """Something that changes what figures mean or how the model must be used."""
 
@@ -58,6 +46,7 @@ class Inspection(Record, frozen=True, kw_only=True):
     facts: ModelFacts
     layers: int
     hidden: int
+    intermediate: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -68,6 +57,8 @@ class Inspection(Record, frozen=True, kw_only=True):
     """One table serves as embedding and head."""
     windowed_layers: int
     """Layers whose attention reaches back only so far."""
-    tokenizer: TokenizerFacts | None
+    chat_template: bool
+    tokenizer: TokenizerRecord | None
+    """None where the model carries none that can be used; a hazard then says why."""
     kernels: tuple[KernelRecord, ...]
     hazards: tuple[Hazard, ...]

@@ -1,0 +1,133 @@
+"""What a model is, and what to beware of, read without running it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fewbit.checkpoint.checkpoint import TensorInfo
+from fewbit.errors import FewbitError
+from fewbit.model.binding import is_vector
+from fewbit.model.tokenizer import chat_template_of, tokenizer_of
+from fewbit.model.weights import ModelSource
+from fewbit.records.kernels import KernelRecord
+from fewbit.records.model import FormatShare, Hazard, Inspection, ModelFacts
+from fewbit.tokens.facts import tokenizer_facts
+from fewbit.tokens.tokenizer import Tokenizer
+
+
+def model_facts(source: ModelSource) -> ModelFacts:
+    """Describe a model by its stored tensors; a table used twice counts once."""
+    groups: defaultdict[str, list[TensorInfo]] = defaultdict(list)
+    for info in source.checkpoint.tensors.values():
+        groups[info.format.name].append(info)
+    shares = tuple(
+        FormatShare(
+            format=name,
+            tensors=len(group),
+            weights=sum(math.prod(info.shape) for info in group),
+            bytes=sum(info.nbytes for info in group),
+        )
+        for name, group in sorted(groups.items())
+    )
+    weights, size = sum(s.weights for s in shares), sum(s.bytes for s in shares)
+    path = source.path
+    return ModelFacts(
+        name=path.stem if path.suffix == ".gguf" else path.resolve().name,
+        path=str(path),
+        architecture=source.config.family,
+        parameters=weights,
+        bytes=size,
+        bits_per_weight=8 * size / weights,
+        formats=shares,
+        quantized=bool(quantized_formats(source)),
+    )
+
+
+def quantized_formats(source: ModelSource) -> tuple[str, ...]:
+    """Return the formats under 16 bits per weight that matrices are stored in, sorted."""
+    infos = [source.info(slot) for slot in source.slots if not is_vector(slot)]
+    narrow = {i.format.name for i in infos if i.nbytes * 8 < 16 * math.prod(i.shape)}
+    return tuple(sorted(narrow))
+
+
+def inspect_model(source: ModelSource, kernels: tuple[KernelRecord, ...]) -> Inspection:
+    """Describe a model and name its hazards; `kernels` is what would run it, maybe nothing."""
+    config = source.config
+    tokenizer, failure = _tokenizer(source)
+    record = None
+    if tokenizer is not None:
+        record = tokenizer_facts(tokenizer, model_vocabulary=config.vocabulary)
+    return Inspection(
+        facts=model_facts(source),
+        layers=config.layers,
+        hidden=config.hidden,
+        intermediate=config.intermediate,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocabulary=config.vocabulary,
+        context=config.context,
+        tied=config.tied,
+        windowed_layers=sum(window is not None for window in config.windows),
+        chat_template=chat_template_of(source) is not None,
+        tokenizer=record,
+        kernels=kernels,
+        hazards=(*_hazards(source, tokenizer), *failure),
+    )
+
+
+def _tokenizer(source: ModelSource) -> tuple[Tokenizer | None, tuple[Hazard, ...]]:
+    try:
+        return tokenizer_of(source), ()
+    except FewbitError as error:
+        return None, (Hazard(name="no_tokenizer", meaning=str(error)),)
+
+
+def _hazards(source: ModelSource, tokenizer: Tokenizer | None) -> Iterator[Hazard]:
+    formats = quantized_formats(source)
+    if formats:
+        yield Hazard(
+            name="already_quantized",
+            meaning=f"Matrices are already stored in {', '.join(formats)}: figures against this "
+            "source measure what is lost on top of that loss, not the loss from the original "
+            "weights, and quantizing to the same grid again loses nothing.",
+        )
+    if source.unused:
+        shown = ", ".join(source.unused[:3]) + (", ..." if len(source.unused) > 3 else "")
+        yield Hazard(
+            name="unused_tensors",
+            meaning=f"{len(source.unused)} stored tensors take no part in the model: {shown}.",
+        )
+    if chat_template_of(source) is None:
+        yield Hazard(
+            name="no_chat_template",
+            meaning="There is no chat template, so the model can complete text but not hold a "
+            "conversation in its own format.",
+        )
+    if tokenizer is not None:
+        yield from _tokenizer_hazards(source, tokenizer)
+
+
+def _tokenizer_hazards(source: ModelSource, tokenizer: Tokenizer) -> Iterator[Hazard]:
+    for sentence in tokenizer.behaviour.hazards:
+        yield Hazard(name="tokenizer", meaning=sentence)
+    if not tokenizer.special.end_of_generation:
+        yield Hazard(
+            name="no_end",
+            meaning="No token ends a text, so generation runs to its limit.",
+        )
+    rows, ids = source.config.vocabulary, tokenizer.vocabulary_size
+    if rows > ids:
+        yield Hazard(
+            name="vocabulary_padding",
+            meaning=f"The embedding has {rows - ids:,} rows beyond the tokenizer's {ids:,} ids; "
+            "their logits are masked.",
+        )
+    if rows < ids:
+        yield Hazard(
+            name="vocabulary_short",
+            meaning=f"The tokenizer has ids up to {ids - 1:,} but the embedding only {rows:,} "
+            "rows; a text with such a token is refused.",
+        )
