@@ -27,11 +27,13 @@ def pack(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     rows, columns = codes.shape
     assert codes.size == 0 or int(codes.max()) < 1 << bits
     runs = -(-columns // _RUN)
-    padded = np.zeros((rows, runs * _RUN), np.uint64)
-    padded[:, :columns] = codes
-    words = padded.reshape(rows, runs, _RUN) << _shifts(bits)
-    words = np.bitwise_or.reduce(words, axis=2).astype("<u8", copy=False)
-    octets = words.view(np.uint8).reshape(rows, runs, 8)[:, :, :bits]
+    words: NDArray[np.unsignedinteger] = np.zeros((rows, runs * _RUN), np.uint8)
+    words[:, :columns] = codes
+    # Neighbours are joined three times: codes to pairs, to fours, to eights.
+    for joined, kind in ((1, np.uint16), (2, np.uint32), (4, np.uint64)):
+        wide: NDArray[np.unsignedinteger] = words.astype(kind)
+        words = wide[:, 0::2] | np.left_shift(wide[:, 1::2], joined * bits)
+    octets = words.astype("<u8", copy=False).view(np.uint8).reshape(rows, runs, 8)[:, :, :bits]
     packed = octets.reshape(rows, runs * bits)[:, : packed_bytes(columns, bits)]
     return np.ascontiguousarray(packed)
 

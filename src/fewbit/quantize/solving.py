@@ -83,8 +83,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _squares(values: NDArray[np.float32]) -> float:
-    flat = values.reshape(-1).astype(np.float64)
-    return float(flat @ flat)
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 def _join(pieces: list[QuantTensor]) -> QuantTensor:
