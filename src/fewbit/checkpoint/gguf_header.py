@@ -31,7 +31,7 @@ MAX_DIMENSIONS = 4
 
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-MAX_ELEMENTS = 1 << 23
+MAX_ELEMENTS = 1 << 22
 """Elements of all metadata arrays together: a million tokens with scores, types and merges fit."""
 MAX_KEY_BYTES = (1 << 16) - 1
 

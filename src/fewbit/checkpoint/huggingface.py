@@ -24,7 +24,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 
 MAX_TOKENIZER = 1 << 28
-MAX_INDEX = 1 << 26
+"""That of Gemma 3 has 33 MB."""
+MAX_INDEX = 1 << 25
 MAX_TEMPLATE = 1 << 20
 
 
@@ -34,7 +35,7 @@ def read_facts(folder: Path) -> HuggingFaceFacts:
     Raises:
         BadFileError: a file is too large, unreadable, no JSON, or a chat template is no text.
     """
-    tokenizer_config = _optional_object(folder / TOKENIZER_CONFIG, MAX_TOKENIZER)
+    tokenizer_config = _optional_object(folder / TOKENIZER_CONFIG, MAX_CONFIG)
     config = folder / CONFIG
     return HuggingFaceFacts(
         config=parse_object(read_bounded(config, MAX_CONFIG), str(config)),

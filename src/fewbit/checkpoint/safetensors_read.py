@@ -22,8 +22,8 @@ from fewbit.errors import BadFileError
 from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import BlockSpec, QuantTensor
 
-MAX_HEADER = 100_000_000
-"""The bound of the safetensors library itself."""
+MAX_HEADER = 1 << 25
+"""A third of the format's own bound of 100 MB; a header of 100,000 tensors has half of it."""
 MAX_DIMENSIONS = 8
 METADATA = "__metadata__"
 
