@@ -319,7 +319,7 @@ def test_penalties_see_the_drafts_accepted_tokens():
 def test_logprobs_are_the_models_own():
     logits = np.random.default_rng(0).normal(0, 3, (2, 700)).astype(np.float32)
     sampler = TokenSampler(SamplingParams(temperature=0, logit_bias={4: 100.0}), seed=0)
-    drawn = sample_blocks(logits, [Block(sampler, 0, 0, [4])], top_logprobs=3)[0]
+    drawn = sample_blocks(logits, [Block(sampler, 0, 0, [4], top_logprobs=3)])[0]
     assert drawn.tokens == [4, 4]
     for r, logprob in enumerate(drawn.logprobs):
         wide = logits[r].astype(np.float64)

@@ -65,6 +65,15 @@ def test_the_cost_of_a_row_is_the_slope():
     assert costs.row_cost(1) == pytest.approx(0.2)
 
 
+def test_drafting_a_token_costs_too():
+    costs = StepCosts()
+    for rows in (1, 5, 1, 9, 1):
+        costs.observe(rows, 0.008 + 0.002 * rows)
+    for tokens in (4, 2, 8):
+        costs.observe_draft(tokens, 0.003 * tokens)
+    assert costs.row_cost(1) == pytest.approx(0.5)
+
+
 def test_noise_never_makes_rows_pay():
     costs = StepCosts()
     costs.observe(1, 0.02)

@@ -33,6 +33,6 @@ def sample_blocks(
     rows: Sequence[int],
     positions: Sequence[int],
     drafts: Sequence[Sequence[int]],
-    top_logprobs: int,
+    top_logprobs: Sequence[int],
 ) -> list[tuple[list[int], list[tuple[float, float, list[int], list[float]]], str, int, int]]: ...
 def keyed_uniform(seed: int, sample: int, position: int, purpose: int) -> float: ...

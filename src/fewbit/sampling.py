@@ -249,13 +249,15 @@ class Block:
     """What to draw for one sequence: rows `row` to `row + len(draft)` of the logits.
 
     Row `row + j` is the model's output after the sequence's tokens and `draft[:j]`; the token
-    drawn from it stands at `position + j`.
+    drawn from it stands at `position + j`. `top_logprobs` is how many of the likeliest tokens to
+    report beside each drawn one; None for no log-probabilities at all.
     """
 
     sampler: TokenSampler
     row: int
     position: int
     draft: Sequence[int] = ()
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,6 @@ def sample_blocks(
     blocks: Sequence[Block],
     *,
     vocabulary: int | None = None,
-    top_logprobs: int | None = None,
 ) -> list[Drawn]:
     """Draw for several sequences in one call, without a draft or along one.
 
@@ -296,8 +297,6 @@ def sample_blocks(
         logits: float32 [rows, V], C-contiguous; read in place.
         blocks: what to draw.
         vocabulary: ids from here on are padding; None for no padding.
-        top_logprobs: how many of the likeliest tokens to report beside each; None for no
-            log-probabilities at all.
     """
     limit = logits.shape[1] if vocabulary is None else vocabulary
     results = _native.sample_blocks(
@@ -307,7 +306,7 @@ def sample_blocks(
         [block.row for block in blocks],
         [block.position for block in blocks],
         [list(block.draft) for block in blocks],
-        -1 if top_logprobs is None else top_logprobs,
+        [-1 if block.top_logprobs is None else block.top_logprobs for block in blocks],
     )
     drawn = []
     for tokens, details, fault, row, where in results:

@@ -78,17 +78,19 @@ std::vector<BlockRequest> make_requests(const Logits& logits,
                                         const std::vector<TokenSampler*>& samplers,
                                         const std::vector<int64_t>& rows,
                                         const std::vector<int64_t>& positions,
-                                        std::vector<std::vector<int32_t>>& drafts) {
+                                        std::vector<std::vector<int32_t>>& drafts,
+                                        const std::vector<int64_t>& tops) {
   const size_t count = samplers.size();
-  require(rows.size() == count && positions.size() == count && drafts.size() == count,
-          "samplers, rows, positions and drafts must be of one length");
+  require(rows.size() == count && positions.size() == count && drafts.size() == count &&
+              tops.size() == count,
+          "a list is shorter than the list of samplers");
   std::vector<BlockRequest> requests;
   for (size_t i = 0; i < count; ++i) {
     require(samplers[i] != nullptr, "a sampler is None");
     const auto last = rows[i] + static_cast<int64_t>(drafts[i].size());
     require(rows[i] >= 0 && last < static_cast<int64_t>(logits.shape(0)),
             "a block reaches beyond the rows of the logits");
-    requests.push_back({samplers[i], rows[i], positions[i], std::move(drafts[i])});
+    requests.push_back({samplers[i], rows[i], positions[i], std::move(drafts[i]), tops[i]});
   }
   return requests;
 }
@@ -97,16 +99,17 @@ std::vector<Result> sample_blocks(const Logits& logits, int64_t vocabulary,
                                   const std::vector<TokenSampler*>& samplers,
                                   const std::vector<int64_t>& rows,
                                   const std::vector<int64_t>& positions,
-                                  std::vector<std::vector<int32_t>> drafts, int64_t top) {
+                                  std::vector<std::vector<int32_t>> drafts,
+                                  const std::vector<int64_t>& tops) {
   const auto stride = static_cast<int64_t>(logits.shape(1));
   require(0 < vocabulary && vocabulary <= stride, "vocabulary must be in [1, columns of logits]");
-  const auto requests = make_requests(logits, samplers, rows, positions, drafts);
+  const auto requests = make_requests(logits, samplers, rows, positions, drafts, tops);
   std::vector<BlockDraws> found;
   {
     const nb::gil_scoped_release release;
     Distribution distribution;
     for (const BlockRequest& request : requests)
-      found.push_back(draw_block(logits.data(), stride, vocabulary, request, top, distribution));
+      found.push_back(draw_block(logits.data(), stride, vocabulary, request, distribution));
   }
   std::vector<Result> results;
   for (BlockDraws& draws : found) {

@@ -11,7 +11,7 @@ void TokenSampler::remember(int32_t token, bool generated) {
 }
 
 BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
-                      const BlockRequest& request, int64_t top, Distribution& distribution) {
+                      const BlockRequest& request, Distribution& distribution) {
   BlockDraws draws{{}, {}, SamplingFault::kNone, 0, 0};
   TokenSampler& sampler = *request.sampler;
   const SamplingRule& rule = sampler.rule;
@@ -28,7 +28,8 @@ BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
     const double uniform = keyed_uniform(rule.seed, rule.sample, position, kPurposeToken);
     const int32_t token = distribution.pick(uniform);
     draws.tokens.push_back(token);
-    if (top >= 0) draws.logprobs.push_back(row_logprobs(row, vocabulary, token, top));
+    if (request.top >= 0)
+      draws.logprobs.push_back(row_logprobs(row, vocabulary, token, request.top));
     sampler.remember(token, true);
     if (j == length || token != request.draft[static_cast<size_t>(j)]) break;
   }

@@ -20,6 +20,7 @@ struct BlockRequest {
   int64_t row;
   int64_t position;
   std::vector<int32_t> draft;
+  int64_t top;  // likeliest tokens to report; < 0 leaves log-probabilities out
 };
 
 struct BlockDraws {
@@ -30,9 +31,8 @@ struct BlockDraws {
   int64_t where;  // token of the fault
 };
 
-// Draws row by row and stops after the first token that is not the draft's. `top` < 0 leaves
-// log-probabilities out.
+// Draws row by row and stops after the first token that is not the draft's.
 BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
-                      const BlockRequest& request, int64_t top, Distribution& distribution);
+                      const BlockRequest& request, Distribution& distribution);
 
 }  // namespace fewbit

@@ -11,15 +11,22 @@ from fewbit.errors import UsageError
 ASSUMED_ROW_COST = 0.1
 """Cost of one more row in units of a step, until steps of two sizes were measured."""
 
+LEAST_GAIN = 1.02
+"""A draft must promise this much more than none; less is lost in the noise of the clock."""
+
 _FORGET = 0.95
 _FIRST_PAUSE = 16
 _LONGEST_PAUSE = 256
 
 
 class StepCosts:
-    """Seconds of a decoding step as a line over its rows, fitted with older steps weighing less."""
+    """Seconds of a decoding step as a line over its rows, fitted with older steps weighing less.
+
+    Beside it the seconds of drafting a token, averaged likewise.
+    """
 
     def __init__(self) -> None:
+        self._draft_tokens = self._draft_seconds = 0.0
         self._moments = np.zeros(5)  # sums of 1, x, y, x^2, x y; x is rows, y seconds
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -27,8 +34,16 @@ class StepCosts:
         seen = np.array([1.0, rows, seconds, rows * rows, rows * seconds])
         self._moments = _FORGET * self._moments + seen
 
+    def observe_draft(self, tokens: int, seconds: float) -> None:
+        """Add the drafting of some tokens."""
+        self._draft_tokens = _FORGET * self._draft_tokens + tokens
+        self._draft_seconds = _FORGET * self._draft_seconds + seconds
+
     def row_cost(self, rows: int) -> float:
-        """Return the cost of one more row, in units of a step of `rows` rows; never negative."""
+        """Return the cost of one more drafted row, in units of a step of `rows` rows.
+
+        It is that of drafting the token and of running its row; never negative.
+        """
         weight, x, y, xx, xy = (float(moment) for moment in self._moments)
         spread = weight * xx - x * x
         if spread <= 1e-6 * weight * weight:
@@ -37,7 +52,8 @@ class StepCosts:
         step = (y - slope * x) / weight + slope * rows
         if step <= 0:
             return ASSUMED_ROW_COST
-        return max(slope, 0.0) / step
+        drafting = self._draft_seconds / self._draft_tokens if self._draft_tokens else 0.0
+        return (max(slope, 0.0) + drafting) / step
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class DraftLength:
 
 
 def _best_length(chance: float, row_cost: float, longest: int) -> int:
-    best, best_ratio = 0, 1.0
+    best, best_ratio = 0, LEAST_GAIN
     tokens, gain = 1.0, 1.0
     for length in range(1, longest + 1):
         gain *= chance

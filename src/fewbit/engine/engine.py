@@ -1,0 +1,302 @@
+"""The loop: schedule, run, sample, postprocess.
+
+With a draft, the target runs its last token and the drafted ones as rows of one step. From each row
+a token is drawn exactly as without a draft, by the same keyed number and the same penalties, and a
+drafted token is accepted when it equals what was drawn. Rows have the same bits however they are
+batched (row invariance), so the output with a draft is the output without one, bit for bit. This is
+the exact rule for point-mass drafts, coupled to plain decoding.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fewbit.engine.ending import Ending, generation_record, take
+from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
+from fewbit.engine.scheduler import Limits, Plan, Scheduler, Work
+from fewbit.engine.stop import StopMatcher
+from fewbit.errors import RequestError
+from fewbit.records.generation import FinishReason
+from fewbit.runtime.executor import Executor
+from fewbit.runtime.step import PAGE
+from fewbit.sampling import Block, Drawn, TokenLogprob, TokenSampler, sample_blocks
+from fewbit.speculate.drafts import DraftQuery
+from fewbit.speculate.length import DraftLength, StepCosts
+
+MEASURED_PLAIN_STEPS = 2
+"""A generation's first decoding steps run without a draft, so that its plain speed is known."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The model as the engine sees it.
+
+    `vocabulary` is the tokenizer's; logits beyond it are padding. A sequence takes at most
+    `context` positions. `decoder` starts the text that follows a prompt.
+    """
+
+    executor: Executor
+    vocabulary: int
+    context: int
+    decoder: Callable[[Sequence[int]], TextDecoder]
+
+
+class Engine:
+    """Serves requests over one executor; several share each step.
+
+    Args:
+        served: the model.
+        speculation: None for plain decoding.
+        limits: bounds of a step.
+        clock: seconds, for measurements; the output never depends on it.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        speculation: Speculation | None = None,
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._served = served
+        self._speculation = speculation
+        self._scheduler = Scheduler(served.executor.pages, limits or Limits())
+        self._costs = StepCosts()
+        self._clock = clock
+        self._count = 0
+
+    @property
+    def context(self) -> int:
+        """The most positions a sequence can take: the model's, or what the store holds."""
+        return min(self._served.context, self._served.executor.pages * PAGE)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request waits or runs."""
+        return self._scheduler.busy
+
+    def add(self, request: Request) -> int:
+        """Queue a request and return its number.
+
+        Raises:
+            RequestError: the prompt fills the context, or an id is outside the vocabulary.
+        """
+        self._require(request)
+        number = self._count
+        self._count += 1
+        params = request.params
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        generation = Generation(
+            number=number,
+            request=request,
+            seed=seed,
+            sampler=TokenSampler(params, seed=seed, sample=request.sample, prompt=request.prompt),
+            decoder=self._served.decoder(request.prompt),
+            matcher=StopMatcher(request.stop.strings),
+            table=self._scheduler.table(),
+            meter=Meter(self._clock()),
+            length=self._draft_length(request),
+            tokens=list(request.prompt),
+        )
+        self._scheduler.add(generation)
+        return number
+
+    def cancel(self, number: int) -> Output | None:
+        """End a request and return its last output; what was generated stands.
+
+        None where it has ended already.
+        """
+        generation = self._scheduler.find(number)
+        if generation is None:
+            return None
+        return self._finish(generation, Ending(FinishReason.CANCELLED, "cancelled"), [])
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[Output]:
+        """Serve requests to their ends and yield outputs as they come.
+
+        Outputs name requests by the order given here, from 0. Leaving the loop early cancels them.
+
+        Raises:
+            RequestError: a request cannot be served; none is then.
+        """
+        checked = list(requests)
+        for request in checked:
+            self._require(request)
+        numbers = {self.add(request): i for i, request in enumerate(checked)}
+        try:
+            while self.busy:
+                for output in self.step():
+                    if output.request in numbers:
+                        yield _renumbered(output, numbers[output.request])
+        finally:
+            for number in numbers:
+                self.cancel(number)
+
+    def step(self) -> list[Output]:
+        """Run one step and return what it brought, in order of arrival."""
+        self._scheduler.admit(self._clock())
+        plan = self._scheduler.plan(self._propose())
+        if not plan.work:
+            return []
+        begun = self._clock()
+        drawn = self._run(plan)
+        ended = self._clock()
+        self._measure(plan, ended - begun)
+        return self._postprocess(plan, drawn, ended)
+
+    def _run(self, plan: Plan) -> dict[int, Drawn]:
+        """Run the step and draw tokens; by generation number."""
+        logits = self._served.executor.step(plan.input)
+        blocks = {
+            work.generation.number: Block(
+                work.generation.sampler,
+                work.row,
+                len(work.generation.tokens),
+                work.draft,
+                work.generation.request.top_logprobs,
+            )
+            for work in plan.work
+            if work.row is not None
+        }
+        drawn = sample_blocks(logits, list(blocks.values()), vocabulary=self._served.vocabulary)
+        return dict(zip(blocks, drawn, strict=True))
+
+    def _propose(self) -> dict[int, tuple[int, ...]]:
+        """Ask the draft for every sequence that decodes and whose draft pays."""
+        if self._speculation is None:
+            return {}
+        draft = self._speculation.draft
+        queries = []
+        for generation in self._scheduler.decoding():
+            length = self._query_length(generation, draft.context)
+            if length > 0:
+                queries.append(DraftQuery(generation.number, generation.tokens, length))
+        if not queries:
+            return {}
+        begun = self._clock()
+        proposals = draft.propose(queries)
+        seconds = self._clock() - begun
+        if drafted := sum(len(proposal.tokens) for proposal in proposals):
+            self._costs.observe_draft(drafted, seconds)
+        for query in queries:
+            found = self._scheduler.find(query.sequence)
+            if found is not None:
+                found.meter.draft += seconds
+        return {q.sequence: p.tokens for q, p in zip(queries, proposals, strict=True)}
+
+    def _query_length(self, generation: Generation, draft_context: int | None) -> int:
+        """Return how many drafted tokens can be of use now."""
+        if generation.length is None or generation.meter.plain_steps < MEASURED_PLAIN_STEPS:
+            return 0
+        wanted = generation.length.next_length(generation.generated)
+        count = len(generation.tokens)
+        if draft_context is not None and count + wanted > draft_context:
+            generation.draft_off = (
+                f"the draft's context of {draft_context} tokens is full; the rest was generated "
+                "without it"
+            )
+            return 0
+        wanted = min(wanted, self.context - count - 1)
+        if generation.remaining is not None:
+            wanted = min(wanted, generation.remaining - 1)
+        return wanted
+
+    def _measure(self, plan: Plan, seconds: float) -> None:
+        """Share the step's time out, and learn what a row costs."""
+        for work in plan.work:
+            meter = work.generation.meter
+            if work.draft:
+                meter.verify += seconds
+            elif work.decodes and work.generation.generated:
+                meter.plain += seconds
+                meter.plain_steps += 1
+            else:
+                meter.prompt += seconds
+        if all(work.decodes for work in plan.work):
+            self._costs.observe(len(plan.input.tokens), seconds)
+
+    def _postprocess(self, plan: Plan, drawn: dict[int, Drawn], now: float) -> list[Output]:
+        outputs = []
+        for work in plan.work:
+            work.generation.computed += work.count
+            if work.row is not None:
+                outputs.append(self._accept(work, drawn[work.generation.number], now))
+        return outputs
+
+    def _accept(self, work: Work, drawn: Drawn, now: float) -> Output:
+        """Take the drawn tokens up to whatever ends the generation; roll the store back to them."""
+        generation = work.generation
+        taken, texts, ending = take(generation, drawn.tokens, now, self.context)
+        if drawn.fault is not None and ending is None:
+            ending = Ending.of(drawn.fault)
+        generation.computed = len(generation.tokens) - 1
+        generation.table.roll_back(generation.computed)
+        if work.draft:
+            self._learn(generation, work.draft, drawn, taken)
+        tokens, logprobs = tuple(drawn.tokens[:taken]), tuple(drawn.logprobs[:taken])
+        if ending:
+            return self._finish(generation, ending, texts, tokens, logprobs)
+        return Output(generation.number, tokens, "".join(texts), logprobs)
+
+    def _learn(
+        self, generation: Generation, draft: Sequence[int], drawn: Drawn, taken: int
+    ) -> None:
+        """Count how a draft fared; what lies beyond the generation's end counts for nothing."""
+        agreed = len(drawn.tokens) - (0 if drawn.fault else 1)
+        tested, accepted = min(taken, len(draft)), min(taken, agreed)
+        generation.meter.count_block(len(draft), tested, accepted, taken)
+        if generation.length is not None:
+            generation.length.observe(
+                generation.generated,
+                tested=tested,
+                accepted=accepted,
+                row_cost=self._costs.row_cost(len(self._scheduler.decoding())),
+            )
+
+    def _finish(
+        self,
+        generation: Generation,
+        ending: Ending,
+        texts: list[str],
+        tokens: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprob, ...] = (),
+    ) -> Output:
+        """Take a generation out and return its last output."""
+        if not ending.cut:
+            texts.append(generation.matcher.push(generation.decoder.finish())[0])
+            texts.append(generation.matcher.finish())
+        self._scheduler.remove(generation)
+        if self._speculation is not None:
+            self._speculation.draft.release(generation.number)
+        record = generation_record(generation, ending, self._speculation, self._clock())
+        return Output(generation.number, tokens, "".join(texts), logprobs, record, ending.fault)
+
+    def _draft_length(self, request: Request) -> DraftLength | None:
+        if self._speculation is None or not request.speculate:
+            return None
+        return DraftLength(self._speculation.longest)
+
+    def _require(self, request: Request) -> None:
+        """Refuse a request that can never be served."""
+        if len(request.prompt) >= self.context:
+            raise RequestError(
+                f"the prompt has {len(request.prompt)} tokens and the context holds "
+                f"{self.context}, which leaves no room for an answer; shorten the prompt or give "
+                "a longer context."
+            )
+        vocabulary = self._served.vocabulary
+        for token in request.prompt:
+            if not 0 <= token < vocabulary:
+                raise RequestError(
+                    f"the prompt has token {token}, but the vocabulary has {vocabulary} tokens; "
+                    "use the model's own tokenizer."
+                )
+        request.params.require_vocabulary(vocabulary)
+
+
+def _renumbered(output: Output, number: int) -> Output:
+    return replace(output, request=number)

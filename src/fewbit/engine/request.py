@@ -1,0 +1,152 @@
+"""A request, and the state of the sequence that serves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fewbit.cache.pages import PageTable
+from fewbit.engine.stop import StopCondition, StopMatcher
+from fewbit.errors import FewbitError, RequestError
+from fewbit.records.generation import GenerationRecord
+from fewbit.sampling import SamplingParams, TokenLogprob, TokenSampler
+from fewbit.speculate.drafts import Draft
+from fewbit.speculate.length import DraftLength
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation: the prompt's ids, how to sample, when to stop.
+
+    `sample` tells several outputs of one seed apart. `top_logprobs` asks for log-probabilities and
+    that many of the likeliest tokens. `speculate` False leaves the engine's draft unused.
+
+    Raises:
+        RequestError: an empty prompt, or a negative count.
+    """
+
+    prompt: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    stop: StopCondition = field(default_factory=StopCondition)
+    sample: int = 0
+    top_logprobs: int | None = None
+    speculate: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", tuple(self.prompt))
+        if not self.prompt:
+            raise RequestError("the prompt has no tokens; give some text.")
+        if self.sample < 0:
+            raise RequestError(f"sample is {self.sample}; it must not be negative.")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= 1000:
+            raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be in [0, 1000].")
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a step brought for one request."""
+
+    request: int
+    """The number that `Engine.add` gave."""
+    tokens: tuple[int, ...]
+    text: str
+    """New text, never half a character nor a part of what may become a stop string."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    record: GenerationRecord | None = None
+    """Set once, with the last output."""
+    fault: FewbitError | None = None
+    """Why the request failed, where its record says `error`."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """A draft for an engine, and the most tokens it may propose at once."""
+
+    draft: Draft
+    longest: int = 8
+
+
+class TextDecoder(Protocol):
+    """Turns tokens into text one by one (`tokens.stream.StreamDecoder`)."""
+
+    def push(self, token: int) -> str:
+        """Return the text that became certain with this token."""
+        ...
+
+    def finish(self) -> str:
+        """Return what was held back."""
+        ...
+
+
+@dataclass
+class Meter:
+    """Counts and clock readings of one sequence; becomes its record."""
+
+    arrived: float
+    started: float | None = None
+    token_times: list[float] = field(default_factory=list)
+    prompt: float = 0.0
+    draft: float = 0.0
+    verify: float = 0.0
+    plain: float = 0.0
+    plain_steps: int = 0
+    blocks: int = 0
+    emitted: int = 0
+    """Tokens of steps that verified a draft."""
+    positions: list[list[int]] = field(default_factory=list)
+    """[proposed, tested, accepted] by position in the block."""
+
+    def count_block(self, proposed: int, tested: int, accepted: int, emitted: int) -> None:
+        """Add one verified draft."""
+        self.blocks += 1
+        self.emitted += emitted
+        while len(self.positions) < proposed:
+            self.positions.append([0, 0, 0])
+        for i in range(proposed):
+            self.positions[i][0] += 1
+            self.positions[i][1] += i < tested
+            self.positions[i][2] += i < accepted
+
+
+@dataclass(eq=False)
+class Generation:
+    """The state of one request while it is served.
+
+    `tokens` are the prompt and what was generated. Keys and values of the first `computed` of them
+    lie in the store; the rest are still to be run.
+    """
+
+    number: int
+    request: Request
+    seed: int
+    sampler: TokenSampler
+    decoder: TextDecoder
+    matcher: StopMatcher
+    table: PageTable
+    meter: Meter
+    length: DraftLength | None
+    tokens: list[int]
+    computed: int = 0
+    cached: int = 0
+    draft_off: str = ""
+
+    @property
+    def generated(self) -> int:
+        """How many tokens were generated."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def pending(self) -> int:
+        """How many tokens are still to be run; 1 while decoding."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the last token is left to run."""
+        return self.pending == 1
+
+    @property
+    def remaining(self) -> int | None:
+        """How many tokens `max_tokens` still allows."""
+        limit = self.request.stop.max_tokens
+        return None if limit is None else limit - self.generated

@@ -1,0 +1,103 @@
+"""What one generation did: tokens, why it ended, every gap, and how its draft fared."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fewbit.records.base import Record
+
+
+class FinishReason(Enum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    """An end-of-text token, a stop token or a stop string."""
+    LENGTH = "length"
+    """`max_tokens` were generated, or the context is full."""
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class PositionCount(Record, frozen=True, kw_only=True):
+    """How the drafted tokens at one position of their blocks fared, over a whole generation."""
+
+    proposed: int
+    """Blocks that had a token here."""
+    tested: int
+    """Those whose earlier tokens were all accepted, so that the target judged this one."""
+    accepted: int
+    """Those where the target's own token was this one."""
+
+
+class DraftChange(Record, frozen=True, kw_only=True):
+    """From a generated token on, drafts had another length."""
+
+    token: int
+    length: int
+    """Tokens drafted from here on; 0 is a pause."""
+    reason: str
+
+
+class DraftRecord(Record, frozen=True, kw_only=True):
+    """What a draft did for one generation."""
+
+    draft: str
+    longest: int
+    positions: tuple[PositionCount, ...]
+    blocks: int
+    """Steps that verified a draft."""
+    acceptance_length: float | None
+    """Tokens for each such step, the target's own last one included; None without blocks."""
+    changes: tuple[DraftChange, ...]
+
+
+class GenerationTimes(Record, frozen=True, kw_only=True):
+    """Wall-clock seconds; of steps shared with other requests, the whole step counts."""
+
+    queue: float
+    """From the request's arrival to its first step."""
+    first_token: float | None
+    """From arrival; None where none came."""
+    prompt: float
+    """Steps over the prompt."""
+    draft: float
+    """Drafting, by whatever drafts."""
+    verify: float
+    """Steps that verified a draft, sampling included."""
+    plain: float
+    """Decoding steps without a draft, sampling included."""
+    total: float
+    """From arrival to the end."""
+    gaps: tuple[float, ...]
+    """Between each token and the one before; tokens of one block have gaps of 0."""
+
+
+class GenerationRecord(Record, frozen=True, kw_only=True):
+    """One finished generation."""
+
+    finish: FinishReason
+    detail: str
+    """What it stopped at, or the error, in words."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Of the prompt, already in the store when the request came."""
+    generated_tokens: int
+    """With the stop token, without anything after it."""
+    seed: int
+    sample: int
+    plain_steps: int
+    times: GenerationTimes
+    draft: DraftRecord | None = None
+    draft_off: str = ""
+    """Why there was no draft, or why drafting ended before the generation did."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens after the first, over the time from the first to the last."""
+        seconds = sum(self.times.gaps)
+        return len(self.times.gaps) / seconds if seconds > 0 else None
+
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """Speed of the steps without a draft; None where there was none."""
+        return self.plain_steps / self.times.plain if self.times.plain > 0 else None
