@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fewbit.checkpoint.checkpoint import TensorInfo
-from fewbit.errors import FewbitError
+from fewbit.errors import FewbitError, KernelError
 from fewbit.model.binding import is_vector
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import ModelSource
@@ -52,10 +52,16 @@ def quantized_formats(source: ModelSource) -> tuple[str, ...]:
     return tuple(sorted(narrow))
 
 
-def inspect_model(source: ModelSource, kernels: tuple[KernelRecord, ...]) -> Inspection:
-    """Describe a model and name its hazards; `kernels` is what would run it, maybe nothing."""
+def inspect_model(
+    source: ModelSource, choose: Callable[[], tuple[KernelRecord, ...]]
+) -> Inspection:
+    """Describe a model and name its hazards.
+
+    `choose` returns the kernels that would run it; its KernelError becomes a hazard.
+    """
     config = source.config
-    tokenizer, failure = _tokenizer(source)
+    tokenizer, no_tokenizer = _tokenizer(source)
+    kernels, no_kernel = _kernels(choose)
     record = None
     if tokenizer is not None:
         record = tokenizer_facts(tokenizer, model_vocabulary=config.vocabulary)
@@ -74,7 +80,7 @@ def inspect_model(source: ModelSource, kernels: tuple[KernelRecord, ...]) -> Ins
         chat_template=chat_template_of(source) is not None,
         tokenizer=record,
         kernels=kernels,
-        hazards=(*_hazards(source, tokenizer), *failure),
+        hazards=(*_hazards(source, tokenizer), *no_tokenizer, *no_kernel),
     )
 
 
@@ -83,6 +89,15 @@ def _tokenizer(source: ModelSource) -> tuple[Tokenizer | None, tuple[Hazard, ...
         return tokenizer_of(source), ()
     except FewbitError as error:
         return None, (Hazard(name="no_tokenizer", meaning=str(error)),)
+
+
+def _kernels(
+    choose: Callable[[], tuple[KernelRecord, ...]],
+) -> tuple[tuple[KernelRecord, ...], tuple[Hazard, ...]]:
+    try:
+        return choose(), ()
+    except KernelError as error:
+        return (), (Hazard(name="no_kernel", meaning=str(error)),)
 
 
 def _hazards(source: ModelSource, tokenizer: Tokenizer | None) -> Iterator[Hazard]:

@@ -208,6 +208,16 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     return Runner(source, binding, executor, context)
 
 
+def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelRecord, ...]:
+    """Return the kernels that `runner_of` would choose, in order of first use; nothing is packed.
+
+    Raises:
+        KernelError: no kernel can run a matrix.
+    """
+    binding = bind(source, build_program(source.config), choose_reference)
+    return tuple(binding.kernels.values())
+
+
 def _context(config: ModelConfig, asked: int | None) -> int:
     if asked is None:
         return min(config.context, DEFAULT_CONTEXT)

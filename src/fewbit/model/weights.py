@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,18 @@ class ModelSource:
     def release(self, slot: Slot) -> None:
         """Tell the system that the mapped pages of a slot's tensor are not needed for now."""
         self.checkpoint.release(self.slots[slot].name)
+
+    def close(self) -> None:
+        """Let go of the files; tensors read before stay valid."""
+        self.checkpoint.close()
+
+    def __enter__(self) -> Self:
+        """Return the source; leaving the block closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the source."""
+        self.close()
 
     def huggingface_name(self, slot: Slot) -> str:
         """Return what a Hugging Face checkpoint of this family calls a slot's tensor."""
