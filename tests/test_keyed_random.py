@@ -34,7 +34,7 @@ def test_uniform_is_a_function_of_its_four_keys() -> None:
 
 def test_uniforms_are_uniform() -> None:
     drawn = np.array([uniform(7, 0, i, Purpose.TOKEN) for i in range(4000)])
-    assert 0 <= drawn.min() and drawn.max() < 1
+    assert drawn.min() >= 0 and drawn.max() < 1
     # Kolmogorov-Smirnov: the critical value at 1e-6 is sqrt(-ln(1e-6 / 2) / 2 / n).
     gap = np.abs(np.sort(drawn) - np.arange(4000) / 4000).max()
     assert gap < np.sqrt(-np.log(0.5e-6) / 2 / 4000)

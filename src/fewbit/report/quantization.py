@@ -1,0 +1,53 @@
+"""What `fewbit quantize` did, on a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fewbit.records.figures import size
+from fewbit.records.manifest import Manifest, TensorEntry
+
+_WORST = 3
+
+
+def print_manifest(manifest: Manifest, console: Console) -> None:
+    """Print formats with their errors, the worst tensors, every fallback, and the size."""
+    console.print(_formats(manifest.tensors))
+    for entry in _worst(manifest.tensors):
+        console.print(f"  {escape(entry.stored)}: relative error {entry.relative_error:.4f}")
+    for entry in manifest.tensors:
+        if entry.fallback or entry.status == "absent":
+            console.print(f"[yellow]{escape(entry.source)}[/]: {escape(entry.reason)}")
+    console.print(
+        f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} bits "
+        f"per weight; the source has {manifest.source_bits_per_weight:.2f}."
+    )
+    if manifest.source.quantized:
+        console.print(
+            "[yellow]The source is itself quantized[/]: errors are relative to its values, not to "
+            "those of the model it was made from."
+        )
+
+
+def _formats(entries: Sequence[TensorEntry]) -> Table:
+    groups: dict[tuple[str, str], list[TensorEntry]] = defaultdict(list)
+    for entry in entries:
+        groups[entry.source_format, entry.format].append(entry)
+    table = Table("source", "format", "tensors", "size", "mean error", "max error")
+    for (before, after), group in groups.items():
+        errors = [entry.relative_error for entry in group]
+        kept = all(entry.status == "kept" for entry in group)
+        shown = ("kept", "") if kept else (f"{sum(errors) / len(errors):.4f}", f"{max(errors):.4f}")
+        total = size(sum(entry.bytes for entry in group))
+        table.add_row(before, after, str(len(group)), total, *shown)
+    return table
+
+
+def _worst(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
+    quantized = [entry for entry in entries if entry.status == "quantized"]
+    return sorted(quantized, key=lambda entry: -entry.relative_error)[:_WORST]
