@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from fewbit.errors import DownloadError
 
 _TIMEOUT_SECONDS = 180
-_LINK = re.compile(r"^\s*Found link (\S+)", re.MULTILINE)
+_LINK = re.compile(r"^\s*Found link (\S+?),?\s", re.MULTILINE)
 
 
 def find_wheel(package: str, wheel: str) -> str:
