@@ -13,7 +13,7 @@ from fewbit.errors import DownloadError
 LISTING = """Using pip 26.3
   Link requires a different Python (not in: '>=3.13'): https://m/tiny-9-py3-none-any.whl
   Found link https://mirror/a%2Fb/tiny-1.tar.gz (from https://mirror/simple/tiny/), version: 1
-  Found link https://mirror/a/tiny-1-py3-none-any.whl#sha256=00 (from https://mirror/tiny/), version: 1
+  Found link https://mirror/a/tiny-1-py3-none-any.whl#sha256=0 (from https://m/tiny/), version: 1
   Found link file:///wheels/tiny-2%2Bcpu-py3-none-any.whl, version: 2
 tiny (2)
 """

@@ -29,8 +29,8 @@ DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16
 MAX_DIMENSIONS = 4
 
-MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 16
+MAX_KEYS = 1 << 14
+MAX_TENSORS = 1 << 14
 MAX_ELEMENTS = 1 << 22
 """Elements of all metadata arrays together: a million tokens with scores, types and merges fit."""
 MAX_KEY_BYTES = (1 << 16) - 1

@@ -23,7 +23,7 @@ from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import BlockSpec, QuantTensor
 
 MAX_HEADER = 1 << 25
-"""A third of the format's own bound of 100 MB; a header of 100,000 tensors has half of it."""
+"""A third of the format's own bound of 100 MB; a header of 50,000 tensors has a quarter of it."""
 MAX_DIMENSIONS = 8
 METADATA = "__metadata__"
 

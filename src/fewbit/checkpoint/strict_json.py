@@ -10,9 +10,9 @@ from typing import Any
 from fewbit.checkpoint.mapped import quoted, unreadable
 from fewbit.errors import BadFileError
 
-MAX_NODES = 1 << 20
-"""Values of one document: a header of 100,000 tensors fits. A million values take a quarter of a
-second and at most 100 MB while they are read."""
+MAX_NODES = 1 << 19
+"""Values of one document: an index of 140,000 tensors fits, and a header of 50,000. So many values
+take a quarter of a second and up to 75 MB while they are read."""
 
 
 def parse_json(text: bytes, name: str) -> Any:
