@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fewbit.atomic import replacing, write_bytes
+from fewbit.atomic import creating_folder, replacing, write_bytes
 from fewbit.errors import OutputError
 
 
@@ -47,3 +47,31 @@ def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
     write_bytes(path, b"")
     plain.write_bytes(b"")
     assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_folder_appears_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with creating_folder(path) as partial:
+        (partial / "file").write_bytes(b"x")
+        assert not path.exists()
+    assert (path / "file").read_bytes() == b"x"
+    assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / "plain").mkdir()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), creating_folder(tmp_path / "out") as partial:
+        (partial / "file").write_bytes(b"x")
+        raise KeyError
+    with pytest.raises(OutputError, match="No space left"), creating_folder(tmp_path / "out"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(OutputError, match="exists already"), creating_folder(path):
+            raise AssertionError
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
