@@ -205,3 +205,20 @@ def test_scales_swapped_between_groups_are_caught():
     swapped = replace(tensor, scales=tensor.scales[:, ::-1].copy())
     assert (np.abs(decode(tensor) - x) <= half_a_step(tensor, x)).all()
     assert not (np.abs(decode(swapped) - x) <= half_a_step(swapped, x)).all()
+
+
+def test_scales_of_bfloat16_arithmetic_would_cost_what_float32_does_not():
+    """Case 11 of shared/cases/quantize.md: the planted bug is a scale rounded to 8 bits."""
+    x = np.random.default_rng(5).normal(0, 1, (64, 256)).astype(np.float32)
+    spec = QuantSpec(8, Granularity.GROUP, 32)
+    scales, _ = affine.fit(x, replace(spec, scale_type=ScaleType.F32))
+    coarse = (scales.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    def error(tensor) -> float:
+        return float(np.square(decode(tensor) - x).sum())
+
+    ours = error(encode(x, spec))
+    exact = error(affine.encode_with(x, spec, scales, None))
+    planted = error(affine.encode_with(x, spec, coarse.astype(np.float16), None))
+    assert ours < 1.02 * exact
+    assert planted > 1.05 * exact

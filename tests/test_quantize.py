@@ -130,6 +130,16 @@ def test_a_value_that_is_not_finite_is_refused_and_leaves_nothing(tmp_path, bad)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.self_attn.q_proj.weight"])
+def test_a_value_that_is_not_finite_is_refused_in_kept_tensors_too(tmp_path, name):
+    weights = random_weights(CONFIGS["llama"])
+    weights[name].flat[63] = np.nan
+    source = open_model(write_huggingface(tmp_path / "in", CONFIGS["llama"], weights))
+    rules = recipe(Rule(match="layers.*.up.weight", format="int4-g32"))
+    with pytest.raises(NumericalError, match=rf"{name}: .*row 0, column 63 is nan"):
+        quantize(source, rules, tmp_path / "out")
+
+
 def test_a_place_is_counted_from_the_first_row_of_the_tensor(monkeypatch, tmp_path):
     monkeypatch.setattr("fewbit.quantize.solving._PIECE", 64 * 7)
     test_a_value_that_is_not_finite_is_refused_and_leaves_nothing(tmp_path, np.nan)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError
 from fewbit.formats.affine import require_finite
-from fewbit.formats.registry import decode, decode_rows
-from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
+from fewbit.formats.registry import DECODABLE, decode, decode_rows
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec, QuantTensor
 from fewbit.methods.solvers import Solver
 
 _PIECE = 1 << 18
@@ -44,7 +44,7 @@ def solve(tensor: QuantTensor, form: NumberFormat, solver: Solver, name: str) ->
     """
     rows, columns = tensor.shape
     alone = not isinstance(form, QuantSpec) or form.rows_independent
-    step = max(1, _PIECE // columns) if alone else rows
+    step = _piece_rows(columns) if alone else rows
     pieces = []
     total = error = 0.0
     for start in range(0, rows, step):
@@ -56,6 +56,23 @@ def solve(tensor: QuantTensor, form: NumberFormat, solver: Solver, name: str) ->
     return Solved(_join(pieces), float(np.sqrt(error / total)) if total else 0.0)
 
 
+def check_finite(tensor: QuantTensor, name: str) -> None:
+    """Refuse a tensor that decodes to a value that is not finite.
+
+    Formats that cannot be decoded are passed over.
+
+    Raises:
+        NumericalError: the message has the name, row and column of the first such value.
+    """
+    if isinstance(tensor.spec, BlockSpec) and tensor.spec.name not in DECODABLE:
+        return
+    step = _piece_rows(tensor.shape[1])
+    with _named(name):
+        for start in range(0, tensor.shape[0], step):
+            values = decode_rows(tensor, slice(start, start + step))
+            require_finite(values, first_row=start)
+
+
 def digest(tensor: QuantTensor) -> str:
     """Return the SHA-256 of codes, scales and zero points, one after the other, hexadecimal."""
     running = hashlib.sha256()
@@ -63,6 +80,10 @@ def digest(tensor: QuantTensor) -> str:
         if part is not None:
             running.update(np.ascontiguousarray(part).data)
     return running.hexdigest()
+
+
+def _piece_rows(columns: int) -> int:
+    return max(1, _PIECE // columns)
 
 
 def _solve_piece(

@@ -27,7 +27,7 @@ from fewbit.model.huggingface import from_huggingface, to_huggingface
 from fewbit.model.weights import ModelSource
 from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan, plan
 from fewbit.quantize.sidecars import sidecars
-from fewbit.quantize.solving import Solved, digest, solve
+from fewbit.quantize.solving import Solved, check_finite, digest, solve
 from fewbit.records.base import to_json
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
 from fewbit.records.recipe import Recipe
@@ -123,6 +123,8 @@ class _Run:
 
     def _solved(self, tensor: PlannedTensor, stored: QuantTensor) -> Solved:
         if tensor.status == "kept":
+            if tensor.slot:
+                check_finite(stored, tensor.source.name)
             return Solved(stored, 0.0)
         solver = SOLVERS[self.planned.recipe.method]
         return solve(stored, tensor.format, solver, tensor.source.name)
