@@ -80,6 +80,7 @@ def generation_record(
         prompt_tokens=len(generation.request.prompt),
         cached_tokens=generation.cached,
         generated_tokens=generation.generated,
+        greedy=generation.request.params.greedy,
         seed=generation.seed,
         sample=generation.request.sample,
         plain_steps=generation.meter.plain_steps,

@@ -21,7 +21,7 @@ from fewbit.engine.stop import StopMatcher
 from fewbit.errors import RequestError
 from fewbit.records.generation import FinishReason
 from fewbit.runtime.executor import Executor
-from fewbit.runtime.step import PAGE
+from fewbit.runtime.step import PAGE, StepInput
 from fewbit.sampling import Block, Drawn, TokenLogprob, TokenSampler, sample_blocks
 from fewbit.speculate.drafts import DraftQuery
 from fewbit.speculate.length import DraftLength, StepCosts
@@ -140,17 +140,17 @@ class Engine:
         """Run one step and return what it brought, in order of arrival."""
         self._scheduler.admit(self._clock())
         plan = self._scheduler.plan(self._propose())
-        if not plan.work:
+        if plan.input is None:
             return []
         begun = self._clock()
-        drawn = self._run(plan)
+        drawn = self._run(plan.input, plan.work)
         ended = self._clock()
-        self._measure(plan, ended - begun)
+        self._measure(plan.work, len(plan.input.tokens), ended - begun)
         return self._postprocess(plan, drawn, ended)
 
-    def _run(self, plan: Plan) -> dict[int, Drawn]:
+    def _run(self, step: StepInput, works: Sequence[Work]) -> dict[int, Drawn]:
         """Run the step and draw tokens; by generation number."""
-        logits = self._served.executor.step(plan.input)
+        logits = self._served.executor.step(step)
         blocks = {
             work.generation.number: Block(
                 work.generation.sampler,
@@ -159,7 +159,7 @@ class Engine:
                 work.draft,
                 work.generation.request.top_logprobs,
             )
-            for work in plan.work
+            for work in works
             if work.row is not None
         }
         drawn = sample_blocks(logits, list(blocks.values()), vocabulary=self._served.vocabulary)
@@ -205,9 +205,9 @@ class Engine:
             wanted = min(wanted, generation.remaining - 1)
         return wanted
 
-    def _measure(self, plan: Plan, seconds: float) -> None:
+    def _measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Share the step's time out, and learn what a row costs."""
-        for work in plan.work:
+        for work in works:
             meter = work.generation.meter
             if work.draft:
                 meter.verify += seconds
@@ -216,8 +216,8 @@ class Engine:
                 meter.plain_steps += 1
             else:
                 meter.prompt += seconds
-        if all(work.decodes for work in plan.work):
-            self._costs.observe(len(plan.input.tokens), seconds)
+        if all(work.decodes for work in works):
+            self._costs.observe(rows, seconds)
 
     def _postprocess(self, plan: Plan, drawn: dict[int, Drawn], now: float) -> list[Output]:
         outputs = []

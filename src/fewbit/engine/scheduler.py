@@ -16,7 +16,8 @@ from fewbit.cache.pages import PageAllocator, PageTable
 from fewbit.cache.prefix import KeptPrefix
 from fewbit.engine.request import Generation
 from fewbit.errors import UsageError
-from fewbit.runtime.step import Span, StepInput
+from fewbit.model.runner import Piece, step_of
+from fewbit.runtime.step import StepInput
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Work:
 class Plan:
     """A step, and whose rows are whose."""
 
-    input: StepInput
+    input: StepInput | None
+    """None where nothing can run."""
     work: tuple[Work, ...]
 
 
@@ -201,20 +203,16 @@ def _empty(generation: Generation) -> None:
 
 
 def _plan(chosen: Mapping[Generation, tuple[int, tuple[int, ...]]]) -> Plan:
-    tokens: list[int] = []
-    spans: list[Span] = []
-    wanted: list[int] = []
+    pieces: list[Piece] = []
     work: list[Work] = []
+    logits = 0
     for generation, (count, draft) in chosen.items():
         begin = generation.computed
-        start = len(tokens)
-        tokens += generation.tokens[begin : begin + count]
-        tokens += draft
-        spans.append(Span(start, count + len(draft), begin, generation.table.array))
+        tokens = [*generation.tokens[begin : begin + count], *draft]
         complete = count == generation.pending
+        wanted = np.arange(count - 1 if complete else len(tokens), len(tokens), dtype=np.int32)
+        pieces.append(Piece(np.array(tokens, np.int32), begin, generation.table.array, wanted))
         decodes = generation.decoding and generation.generated > 0
-        work.append(Work(generation, count, draft, len(wanted) if complete else None, decodes))
-        if complete:
-            wanted += range(start + count - 1, len(tokens))
-    step = StepInput(np.array(tokens, np.int32), tuple(spans), np.array(wanted, np.int32))
-    return Plan(step, tuple(work))
+        work.append(Work(generation, count, draft, logits if complete else None, decodes))
+        logits += len(wanted)
+    return Plan(step_of(pieces) if pieces else None, tuple(work))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from fewbit.records.base import Record
+from fewbit.records.evaluation import Conditions
+from fewbit.records.model import ModelFacts
 
 
 class FinishReason(Enum):
@@ -83,6 +85,8 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
     """Of the prompt, already in the store when the request came."""
     generated_tokens: int
     """With the stop token, without anything after it."""
+    greedy: bool
+    """No random number was used, so the seed played no part."""
     seed: int
     sample: int
     plain_steps: int
@@ -101,3 +105,17 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
     def plain_tokens_per_second(self) -> float | None:
         """Speed of the steps without a draft; None where there was none."""
         return self.plain_steps / self.times.plain if self.times.plain > 0 else None
+
+
+class GenerationReport(Record, frozen=True, kw_only=True):
+    """One generation with its conditions, as `fewbit generate --json` writes it."""
+
+    model: ModelFacts
+    conditions: Conditions
+    prompt: str
+    """As given, before any chat template."""
+    chat_template: bool
+    """Whether the model's chat template was put around the prompt."""
+    text: str
+    tokens: tuple[int, ...]
+    generation: GenerationRecord
