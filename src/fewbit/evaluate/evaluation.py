@@ -1,0 +1,197 @@
+"""A candidate against its exact source, from two paths to a verdict."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fewbit.calibrate.text import Documents
+from fewbit.calibrate.windows import Window, cut_windows
+from fewbit.errors import UsageError
+from fewbit.evaluate.axes import summarize
+from fewbit.evaluate.conditions import available_threads, conditions
+from fewbit.evaluate.gate import judge
+from fewbit.evaluate.identity import Subject, check_identity, describe_prefix
+from fewbit.evaluate.score import Pair, Scores, score
+from fewbit.evaluate.subject import open_subject
+from fewbit.evaluate.tensors import tensor_errors
+from fewbit.model.facts import model_facts
+from fewbit.model.runner import Runner, RunSettings, runner_of
+from fewbit.records.evaluation import Evaluation, Gate, TextFacts
+from fewbit.records.model import ModelFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How a candidate is measured; the defaults are what documentation and gates refer to."""
+
+    gate: Gate = field(default_factory=Gate)
+    windows: int = 40
+    """Windows scored, at most; the first of every document before the second of any."""
+    window_tokens: int = 512
+    """Tokens of a full window, of which the second half is scored."""
+    executor: str = "native"
+    threads: int | None = None
+    """None for every core."""
+    isa: str | None = None
+    """An instruction set to force; None for the best."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("windows", 1), ("window_tokens", 8)):
+            value = getattr(self, name)
+            if value < least:
+                raise UsageError(f"{name} is {value}; it must be at least {least}.")
+
+
+Progress = Callable[[int, int], None]
+"""Called with the windows done and the windows there are."""
+
+
+def evaluate(
+    source: Path,
+    candidate: Path,
+    documents: Documents,
+    settings: EvaluationSettings | None = None,
+    progress: Progress = lambda _done, _all: None,
+) -> Evaluation:
+    """Measure a candidate against its exact source and judge it.
+
+    Raises:
+        IdentityError: the two are not one model in two forms.
+        NumericalError: a logit or weight is NaN or infinite; it is located.
+        UsageError: the text has no window, or a window is longer than the model's context.
+        BadFileError, MissingError, UnsupportedError, KernelError: a model cannot be loaded.
+    """
+    chosen = settings or EvaluationSettings()
+    with _opened(source) as one, _opened(candidate) as other:
+        return _evaluate(one, other, documents, chosen, progress)
+
+
+def _evaluate(
+    source: Subject,
+    candidate: Subject,
+    documents: Documents,
+    settings: EvaluationSettings,
+    progress: Progress,
+) -> Evaluation:
+    started = time.perf_counter()
+    identity = check_identity(source, candidate)
+    windows = _windows(source, documents, settings)
+    one, other = _runner(source, settings), _runner(candidate, settings)
+    scores = score(
+        Pair(one, other),
+        documents,
+        windows,
+        threads=_threads(settings),
+        progress=_counted(progress, len(windows)),
+    )
+    axes = summarize(scores, documents, settings.gate.level)
+    text = _text_facts(source, documents, windows, scores, settings)
+    facts = model_facts(source.model)
+    return Evaluation(
+        source=facts,
+        candidate=model_facts(candidate.model),
+        identity=identity,
+        text=text,
+        divergence=axes.divergence,
+        reverse_divergence=axes.reverse_divergence,
+        histogram=axes.histogram,
+        perplexity=axes.perplexity,
+        agreement=axes.agreement,
+        documents=axes.documents,
+        tensors=tensor_errors(source.model, candidate.model),
+        source_kernels=one.kernels,
+        candidate_kernels=other.kernels,
+        conditions=conditions(other.kernels, _threads(settings), settings.executor),
+        gate=settings.gate,
+        verdict=judge(
+            settings.gate, text, axes.divergence.mean, axes.perplexity.ratio, other.kernels
+        ),
+        notes=_notes(facts, one),
+        seconds=time.perf_counter() - started,
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Subject]:
+    subject = open_subject(path)
+    try:
+        yield subject
+    finally:
+        subject.model.checkpoint.close()
+
+
+def _runner(subject: Subject, settings: EvaluationSettings) -> Runner:
+    context = settings.window_tokens
+    run = RunSettings(
+        executor=settings.executor, threads=settings.threads, context=context, isa=settings.isa
+    )
+    return runner_of(subject.model, run)
+
+
+def _threads(settings: EvaluationSettings) -> int:
+    return settings.threads or available_threads()
+
+
+def _windows(
+    source: Subject, documents: Documents, settings: EvaluationSettings
+) -> tuple[Window, ...]:
+    tokenizer = source.tokenizer
+    found = cut_windows(
+        documents,
+        lambda text: tokenizer.encode(text, add_special=False),
+        tokenizer.behaviour.prefix,
+        length=settings.window_tokens,
+        limit=settings.windows,
+    )
+    if not found:
+        raise UsageError(
+            f"The text '{documents.name}' has no document of at least four tokens; give more text."
+        )
+    return found
+
+
+def _counted(progress: Progress, total: int) -> Callable[[], None]:
+    """Return a function that reports one window more each time it is called."""
+    done = itertools.count(1)
+    return lambda: progress(next(done), total)
+
+
+def _text_facts(
+    source: Subject,
+    documents: Documents,
+    windows: tuple[Window, ...],
+    scores: Scores,
+    settings: EvaluationSettings,
+) -> TextFacts:
+    return TextFacts(
+        name=documents.name,
+        sha256=documents.sha256,
+        documents=len({window.document for window in windows}),
+        windows=len(windows),
+        window_tokens=settings.window_tokens,
+        tokens=sum(len(window.tokens) for window in windows),
+        positions=len(scores.owners),
+        bos=describe_prefix(source.tokenizer),
+    )
+
+
+def _notes(facts: ModelFacts, source: Runner) -> tuple[str, ...]:
+    notes = []
+    if facts.quantized:
+        widest = max(facts.formats, key=lambda share: share.weights)
+        notes.append(
+            f"The source is itself quantized ({widest.format}, {facts.bits_per_weight:.2f} bits "
+            "per weight): these figures say what the candidate loses against that file, not "
+            "against the model that the file was made from."
+        )
+    if any(kernel.activations != "f32" for kernel in source.kernels):
+        notes.append(
+            "The source's integer layers round their inputs to 8 bits, as they do in use; that "
+            "rounding belongs to the source and is not counted against the candidate."
+        )
+    return tuple(notes)

@@ -1,0 +1,276 @@
+"""Whether two files are one model in two forms: what must agree before any figure means something.
+
+Checked in this order: architecture, vocabulary, special tokens, how a text begins, tokens of a
+probe text, chat template, and every tensor that is not quantized. The first difference refuses the
+comparison. Slots are compared, not stored names, so that a GGUF file can stand against a Hugging
+Face folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import IdentityError, NumericalError
+from fewbit.formats.registry import F32, FLOATS, decode, decode_rows, encode
+from fewbit.formats.spec import NumberFormat, QuantTensor
+from fewbit.model.decoder import build_program
+from fewbit.model.weights import ModelSource
+from fewbit.program import Op, Slot
+from fewbit.records.evaluation import DeclaredChange, Identity, IdentityCheck
+from fewbit.records.manifest import Manifest
+from fewbit.tokens.identity import PROBE, fingerprint, vocabulary
+from fewbit.tokens.tokenizer import Tokenizer
+
+_PIECE = 1 << 20
+"""Elements decoded at once."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as it takes part in a comparison."""
+
+    model: ModelSource
+    tokenizer: Tokenizer
+    chat_template: str | None
+    manifest: Manifest | None = None
+
+
+def check_identity(source: Subject, candidate: Subject) -> Identity:
+    """Return what agrees, or refuse.
+
+    Raises:
+        IdentityError: the first difference, in one sentence.
+    """
+    checks = tuple(
+        IdentityCheck(name=name, found=check(source, candidate)) for name, check in _CHECKS.items()
+    )
+    return _compare_tensors(source, candidate, checks)
+
+
+def _architecture(source: Subject, candidate: Subject) -> str:
+    one, other = source.model.config, candidate.model.config
+    for field in fields(one):
+        pair = getattr(one, field.name), getattr(other, field.name)
+        # A rope can be written down as a formula or as its divisors; the Program has what it does.
+        if field.name not in ("rope", "local_rope") and not _alike(*pair):
+            raise IdentityError(
+                f"The source's {field.name} is {_short(pair[0])} and the candidate's "
+                f"{_short(pair[1])}; compare models of one architecture."
+            )
+    for a, b in zip(build_program(one).ops, build_program(other).ops, strict=True):
+        if not _alike(asdict(a), asdict(b)):
+            raise IdentityError(
+                f"The models compute '{a.site}' differently ({_short(_difference(a, b))}); compare "
+                "models of one architecture."
+            )
+    return f"{one.family}, {one.layers} layers, hidden size {one.hidden}"
+
+
+def _vocabulary(source: Subject, candidate: Subject) -> str:
+    one, other = _tokens(source), _tokens(candidate)
+    different = [i for i in sorted(one.keys() | other.keys()) if one.get(i) != other.get(i)]
+    if different:
+        first = different[0]
+        raise IdentityError(
+            f"Token {first} is {one.get(first)!r} in the source and {other.get(first)!r} in the "
+            f"candidate ({len(different)} tokens differ); perplexity over different vocabularies "
+            "cannot be compared."
+        )
+    return f"{len(one):,} tokens"
+
+
+def _special_tokens(source: Subject, candidate: Subject) -> str:
+    one, other = source.tokenizer.special, candidate.tokenizer.special
+    roles = {
+        "begin-of-text token": (one.bos, other.bos),
+        "end-of-text token": (one.eos, other.eos),
+        "set of tokens that end a generation": (
+            sorted(one.end_of_generation),
+            sorted(other.end_of_generation),
+        ),
+    }
+    for role, (a, b) in roles.items():
+        if a != b:
+            raise IdentityError(
+                f"The {role} is {a} in the source and {b} in the candidate; give the candidate the "
+                "source's tokenizer."
+            )
+    return f"begin {one.bos}, end {sorted(one.end_of_generation)}"
+
+
+def _beginning(source: Subject, candidate: Subject) -> str:
+    one, other = source.tokenizer.behaviour, candidate.tokenizer.behaviour
+    for place, a, b in (
+        ("before", one.prefix, other.prefix),
+        ("after", one.suffix, other.suffix),
+    ):
+        if a != b:
+            raise IdentityError(
+                f"The source's tokenizer puts {list(a)} {place} a text and the candidate's "
+                f"{list(b)}; a missing or doubled begin-of-text token ruins every figure, so give "
+                "both the same configuration."
+            )
+    return describe_prefix(source.tokenizer)
+
+
+def _tokenization(source: Subject, candidate: Subject) -> str:
+    for parse in (False, True):
+        one, other = (s.tokenizer.encode(PROBE, parse_special=parse) for s in (source, candidate))
+        if one != other:
+            pairs = zip(one, other, strict=False)
+            shared = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+            raise IdentityError(
+                f"A probe text has {len(one)} tokens in the source and {len(other)} in the "
+                f"candidate, different from token {len(list(shared))} on; the candidate carries "
+                "another or an old tokenizer."
+            )
+    return f"a probe text gives the same tokens; fingerprint {fingerprint(source.tokenizer)[:16]}"
+
+
+def _chat_template(source: Subject, candidate: Subject) -> str:
+    one, other = ((s.chat_template or "").strip() for s in (source, candidate))
+    if one != other:
+        sizes = " and ".join(f"{len(t)} characters" if t else "none" for t in (one, other))
+        raise IdentityError(
+            f"Source and candidate have different chat templates ({sizes}); give the candidate the "
+            "source's."
+        )
+    return f"{len(one)} characters" if one else "none"
+
+
+_CHECKS: Mapping[str, Callable[[Subject, Subject], str]] = {
+    "architecture": _architecture,
+    "vocabulary": _vocabulary,
+    "special tokens": _special_tokens,
+    "beginning of a text": _beginning,
+    "tokenization": _tokenization,
+    "chat template": _chat_template,
+}
+
+
+def describe_prefix(tokenizer: Tokenizer) -> str:
+    """Return how a text begins, in words."""
+    prefix = tokenizer.behaviour.prefix
+    names = " ".join(tokenizer.token_text(token) for token in prefix)
+    return f"{names} ({', '.join(map(str, prefix))})" if prefix else "no special token"
+
+
+def _compare_tensors(
+    source: Subject, candidate: Subject, checks: tuple[IdentityCheck, ...]
+) -> Identity:
+    one, other = source.model, candidate.model
+    if one.slots.keys() != other.slots.keys():
+        slot = sorted(one.slots.keys() ^ other.slots.keys())[0]
+        holder = "source" if slot in one.slots else "candidate"
+        raise IdentityError(f"Only the {holder} has a tensor for {slot}; they are not one model.")
+    changes = _declared(candidate)
+    equal = rounded = 0
+    declared = []
+    for slot in one.slots:
+        if other.info(slot).format not in FLOATS:
+            continue
+        if slot in changes:
+            declared.append(DeclaredChange(slot=slot, change=changes[slot]))
+        elif _is_rounded(_effective(one, slot), _effective(other, slot), slot):
+            rounded += 1
+        else:
+            equal += 1
+    return Identity(
+        checks=checks,
+        equal_tensors=equal,
+        rounded_tensors=rounded,
+        declared=tuple(declared),
+    )
+
+
+def _declared(candidate: Subject) -> dict[Slot, str]:
+    """Return the change that the candidate's manifest declares of each slot."""
+    if candidate.manifest is None:
+        return {}
+    slots = {stored.name: slot for slot, stored in candidate.model.slots.items()}
+    changes = (*candidate.manifest.transforms, *candidate.manifest.tuning)
+    return {slots[name]: c.name for c in changes for name in c.tensors if name in slots}
+
+
+def _effective(model: ModelSource, slot: Slot) -> QuantTensor:
+    """Return a slot's tensor; a norm's weight with the offset that the Program adds to it.
+
+    Only the sum counts: GGUF files hold it rounded to float32, other files the weight alone.
+    """
+    tensor, offset = model.read(slot), model.config.norm_offset
+    if not offset or not slot.split(".")[-2].endswith("_norm"):
+        return tensor
+    return encode(decode(tensor) + np.float32(offset), F32)
+
+
+def _is_rounded(source: QuantTensor, candidate: QuantTensor, slot: Slot) -> bool:
+    """Return False where values are equal, True where they are the source's in a narrower float.
+
+    Raises:
+        IdentityError: neither.
+    """
+    rounded = False
+    rows, columns = source.shape
+    step = max(1, _PIECE // columns)
+    for start in range(0, rows, step):
+        part = slice(start, min(start + step, rows))
+        one, other = decode_rows(source, part), decode_rows(candidate, part)
+        if _same_bits(one, other):
+            continue
+        if not _same_bits(_narrowed(one, candidate.spec), other):
+            raise IdentityError(
+                f"{slot} is not quantized in the candidate, but {int((one != other).sum())} of its "
+                "values differ from the source's and its manifest declares no change of it; this "
+                "is not the same model."
+            )
+        rounded = True
+    return rounded
+
+
+def _narrowed(values: NDArray[np.float32], form: NumberFormat) -> NDArray[np.float32]:
+    """Return values rounded to a float format; as they are where the format cannot hold them."""
+    try:
+        return decode(encode(values, form))
+    except NumericalError:
+        return values
+
+
+def _same_bits(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
+    return bool(np.array_equal(one.view(np.uint32), other.view(np.uint32)))
+
+
+def _tokens(subject: Subject) -> dict[int, str]:
+    """Return every token by id, without the `[PAD...]` names that fill up a GGUF vocabulary."""
+    tokens = vocabulary(subject.tokenizer)
+    return {token: text for token, text in tokens.items() if not text.startswith("[PAD")}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether two settings agree; GGUF files keep floats, and divisors, in float32."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other)
+
+
+def _difference(one: Op, other: Op) -> str:
+    """Return the first field in which two ops differ, with both values."""
+    for name, value in asdict(one).items():
+        if not _alike(value, getattr(other, name, None)):
+            return f"{name} {value} and {getattr(other, name, None)}"
+    return f"{type(one).__name__} and {type(other).__name__}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
