@@ -1,0 +1,307 @@
+"""The whole first loop: recipe after recipe, from small to large, until the gate accepts one.
+
+Attempts are made beside the output. What appears there in the end is either the accepted artefact
+with its report and the evidence of every attempt, or the report and the evidence alone: nothing
+that was not accepted is left to be taken for a model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fewbit.atomic import sync_folder, write_bytes
+from fewbit.calibrate.text import Documents
+from fewbit.errors import BadFileError, OutputError, UsageError
+from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.model.facts import model_facts
+from fewbit.model.weights import ModelSource, open_model
+from fewbit.quantize import QuantizationPlan, execute, plan
+from fewbit.recipes import find
+from fewbit.records.base import from_json, to_json
+from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Outcome, Untried
+from fewbit.records.figures import describe, size
+from fewbit.records.model import ModelFacts
+from fewbit.report.html import compress_page
+
+LADDER = (
+    "rtn-int3-g32",
+    "rtn-int4-g128",
+    "rtn-int4-g64",
+    "rtn-int4-g32",
+    "rtn-int4-g32-asym",
+    "rtn-int5-g64",
+    "rtn-int6-g64",
+    "rtn-int8-g64",
+)
+"""The recipes tried where none are named; each is a step of quality at a step of size."""
+
+REPORT = "report.json"
+PAGE = "report.html"
+ATTEMPTS = "attempts"
+_CANDIDATE = "candidate"
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressSettings:
+    """Which recipes are tried, and how each is measured."""
+
+    recipes: tuple[str, ...] = LADDER
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+
+def compress(
+    source: Path,
+    out: Path,
+    documents: Documents,
+    settings: CompressSettings | None = None,
+    progress: Progress = lambda _what, _done, _all: None,
+) -> CompressReport:
+    """Find the smallest recipe that the gate accepts, and write its artefact with the evidence.
+
+    `out` becomes a folder with `report.html`, `report.json` and `attempts/`, and, where a recipe
+    was accepted, the artefact. A folder that an earlier compression wrote is replaced.
+
+    Raises:
+        OutputError: `out` holds something else, or cannot be written; it is untouched then.
+        UsageError: no recipe is named, or none would make the source smaller.
+        BadFileError, MissingError, UnsupportedError, KernelError: the source cannot be used.
+        NumericalError: the source's weights or logits are not finite.
+    """
+    chosen = settings or CompressSettings()
+    started = time.perf_counter()
+    with open_model(source) as opened, _replacing_folder(out) as work:
+        plans, untried = ladder(opened, chosen.recipes)
+        run = _Run(source, work, documents, chosen.evaluation, progress)
+        attempts = _attempts(plans, run)
+        report = conclude(model_facts(opened), attempts, untried, time.perf_counter() - started)
+        _write(report, work)
+    return report
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What every attempt needs."""
+
+    source: Path
+    work: Path
+    documents: Documents
+    settings: EvaluationSettings
+    progress: Progress
+
+
+def ladder(
+    source: ModelSource, names: Sequence[str]
+) -> tuple[list[QuantizationPlan], list[Untried]]:
+    """Return the plans that make the source smaller, small to large, and why others do not.
+
+    Raises:
+        UsageError: no name is given.
+        BadFileError, MissingError, UnsupportedError: a recipe is unknown or cannot be read.
+    """
+    if not names:
+        raise UsageError("No recipe is named; leave --recipe out to try the usual ones.")
+    plans: list[QuantizationPlan] = []
+    untried: list[Untried] = []
+    for name in dict.fromkeys(names):
+        found = _planned(source, name)
+        if isinstance(found, QuantizationPlan):
+            reason = _why_not(found, plans)
+            if not reason:
+                plans.append(found)
+                continue
+            found = _untried(name, reason, found.promised_bytes)
+        untried.append(found)
+    if not plans:
+        reasons = " ".join(f"{u.recipe}: {u.reason}" for u in untried[:3])
+        raise UsageError(f"No recipe would make {source.path} smaller. {reasons}")
+    return sorted(plans, key=lambda planned: planned.promised_bytes), untried
+
+
+def conclude(
+    source: ModelFacts, attempts: Sequence[Attempt], untried: Sequence[Untried], seconds: float
+) -> CompressReport:
+    """Return the report; at most the last attempt was accepted.
+
+    Args:
+        source: the model.
+        attempts: at least one, small to large.
+        untried: recipes left out before any attempt.
+        seconds: how long all of it took.
+    """
+    outcomes = [attempt.evaluation.verdict.outcome for attempt in attempts]
+    last = attempts[-1]
+    if outcomes[-1] is Outcome.ACCEPT:
+        outcome, accepted, reasons = Outcome.ACCEPT, last.recipe, _why_accepted(source, last)
+    else:
+        best = min(attempts, key=lambda attempt: attempt.evaluation.divergence.mean.value)
+        outcome = Outcome.INCONCLUSIVE if Outcome.INCONCLUSIVE in outcomes else Outcome.REJECT
+        accepted, reasons = None, _why_none(best)
+    return CompressReport(
+        source=source,
+        attempts=tuple(attempts),
+        untried=tuple(untried),
+        accepted=accepted,
+        outcome=outcome,
+        reasons=reasons,
+        seconds=seconds,
+    )
+
+
+def _planned(source: ModelSource, name: str) -> QuantizationPlan | Untried:
+    recipe = find(name)
+    try:
+        return plan(source, recipe)
+    except UsageError as error:
+        return _untried(recipe.name, str(error))
+
+
+def _untried(name: str, reason: str, promised_bytes: int | None = None) -> Untried:
+    return Untried(recipe=name, promised_bytes=promised_bytes, reason=reason)
+
+
+def _why_not(planned: QuantizationPlan, earlier: Sequence[QuantizationPlan]) -> str:
+    """Return why a plan is not worth an attempt, or nothing."""
+    if planned.promised_bytes >= planned.source_bytes:
+        return (
+            f"It promises {size(planned.promised_bytes)}, no less than the source's "
+            f"{size(planned.source_bytes)}."
+        )
+    same = (other.recipe.name for other in earlier if _gives_the_same(planned, other))
+    twin = next(same, None)
+    return f"It gives every tensor the same format as {twin}." if twin else ""
+
+
+def _gives_the_same(one: QuantizationPlan, other: QuantizationPlan) -> bool:
+    formats = [[tensor.format for tensor in planned.tensors] for planned in (one, other)]
+    return one.recipe.method == other.recipe.method and formats[0] == formats[1]
+
+
+def _attempts(plans: Sequence[QuantizationPlan], run: _Run) -> list[Attempt]:
+    """Try plans until one is accepted; its artefact stays in the work folder, others do not."""
+    (run.work / ATTEMPTS).mkdir()
+    attempts: list[Attempt] = []
+    for planned in plans:
+        attempt = _attempt(planned, run)
+        attempts.append(attempt)
+        if attempt.evaluation.verdict.outcome is Outcome.ACCEPT:
+            _adopt(run.work)
+            break
+        shutil.rmtree(run.work / _CANDIDATE)
+    return attempts
+
+
+def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
+    name, candidate = planned.recipe.name, run.work / _CANDIDATE
+    done = itertools.count(1)
+    execute(
+        planned,
+        candidate,
+        lambda _: run.progress(f"{name}: quantizing", next(done), len(planned.tensors)),
+    )
+    found = evaluate(
+        run.source,
+        candidate,
+        run.documents,
+        run.settings,
+        lambda count, total: run.progress(f"{name}: measuring", count, total),
+    )
+    evaluation = _named(found, name)
+    evidence = f"{ATTEMPTS}/{name}.json"
+    write_bytes(run.work / evidence, to_json(evaluation))
+    return Attempt(
+        recipe=name,
+        promised_bytes=planned.promised_bytes,
+        evaluation=evaluation,
+        evidence=evidence,
+    )
+
+
+def _named(evaluation: Evaluation, recipe: str) -> Evaluation:
+    """Call the candidate by its recipe; the folder that it was measured in goes away."""
+    candidate = msgspec.structs.replace(evaluation.candidate, name=recipe, path=recipe)
+    return msgspec.structs.replace(evaluation, candidate=candidate)
+
+
+def _adopt(work: Path) -> None:
+    """Move the accepted artefact's files up beside the report."""
+    candidate = work / _CANDIDATE
+    for path in sorted(candidate.iterdir()):
+        path.rename(work / path.name)
+    candidate.rmdir()
+
+
+def _write(report: CompressReport, work: Path) -> None:
+    write_bytes(work / REPORT, to_json(report))
+    write_bytes(work / PAGE, compress_page(report).encode())
+
+
+def _why_accepted(source: ModelFacts, attempt: Attempt) -> tuple[str, ...]:
+    found = attempt.evaluation
+    share = found.candidate.bytes / source.bytes
+    first = (
+        f"{attempt.recipe} is the smallest recipe tried that the gate accepts: "
+        f"{size(found.candidate.bytes)}, {share:.2f} of the source."
+    )
+    return (first, *found.verdict.reasons)
+
+
+def _why_none(best: Attempt) -> tuple[str, ...]:
+    found = best.evaluation
+    first = (
+        f"No recipe was accepted, so no model was written. The best attempt, {best.recipe}, has a "
+        f"mean KL of {describe(found.divergence.mean, found.gate.mean_divergence)} nats."
+    )
+    return (first, *found.verdict.reasons)
+
+
+@contextmanager
+def _replacing_folder(out: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of `out` when the block ends without an error."""
+    _require_ours(out)
+    try:
+        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except OSError as error:
+        raise OutputError(
+            f"{out} cannot be written ({error.strerror}); choose another output."
+        ) from error
+    old = work.with_name(work.name + ".old")
+    try:
+        yield work
+        work.chmod(0o755)
+        sync_folder(work)
+        if out.exists():
+            out.rename(old)
+        work.rename(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise OutputError(f"{out} was not written ({error.strerror or error}).") from error
+    finally:
+        if old.exists() and not out.exists():
+            old.rename(out)
+        for leftover in (work, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _require_ours(out: Path) -> None:
+    """Refuse to replace anything but an empty folder or an earlier compression's."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        from_json(CompressReport, (out / REPORT).read_bytes(), name=str(out / REPORT))
+    except (OSError, BadFileError) as error:
+        raise OutputError(
+            f"{out} exists and was not written by fewbit compress; remove it or choose another "
+            "output."
+        ) from error
