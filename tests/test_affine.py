@@ -142,6 +142,15 @@ def test_a_group_far_below_fp16_keeps_a_scale(symmetric):
     assert np.abs(decode(tensor) - x).max() <= 2.0**-25
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("scale_type", ScaleType)
+def test_a_group_at_the_end_of_float32_keeps_a_scale(symmetric, scale_type):
+    """The division by the number of levels itself underflows there."""
+    x = np.full((1, 8), 3e-45, np.float32)
+    tensor = encode(x, QuantSpec(4, Granularity.GROUP, 8, symmetric, scale_type))
+    assert tensor.scales.min() > 0
+
+
 def test_a_subnormal_scale_is_rounded_up_so_that_nothing_clips():
     absmax = np.float32(7.5 * 1.4 * 2.0**-24)
     x = np.array([[absmax, -absmax, 0, 0]], np.float32)

@@ -7,8 +7,8 @@ storing it costs step size and nothing else: |x - x'| <= s / 2 plus what the ran
 2^-11 of it with fp16 scales. Rules at the edges:
 
 * an all-zero group has s = 0 and decodes to exact zeros;
-* a scale below the smallest normal number is rounded up, never to nearest, so a group that is not
-  zero never loses its scale or half its range;
+* a scale below the smallest normal number is rounded up where the nearest would not reach the
+  range, so a group that is not zero never loses its scale or part of its range;
 * a scale whose range the scale type cannot hold is refused, and so is a value that is not finite.
 
 Codes are stored as q - spec.low, unsigned, so a symmetric code has the offset 2^(bits-1).
@@ -51,10 +51,9 @@ def fit(
     low, high = low * np.float32(clip), high * np.float32(clip)
     levels = spec.high - spec.low
     if spec.symmetric:
-        scales = _store(np.divide(np.maximum(-low, high), np.float32(levels / 2)), spec)
-        return scales, None
+        return _steps(np.maximum(-low, high), levels / 2, spec), None
     with np.errstate(over="ignore"):
-        scales = _store(np.divide(high - low, np.float32(levels)), spec)
+        scales = _steps(high - low, levels, spec)
     zeros = np.rint(_divide(-low, scales.astype(np.float32))).clip(spec.low, spec.high)
     return scales, zeros.astype(np.uint8)
 
@@ -158,14 +157,20 @@ def _ranges(
     return np.minimum(low, zero), np.maximum(high, zero)
 
 
-def _store(scales: NDArray[np.float32], spec: QuantSpec) -> NDArray[np.floating]:
-    """Round scales to their storage type, up where it is subnormal; refuse what it cannot hold."""
+def _steps(span: NDArray[np.float32], levels: float, spec: QuantSpec) -> NDArray[np.floating]:
+    """Return span / levels in the type scales are stored in.
+
+    A subnormal result that would not reach the span is rounded up; what the type cannot hold is
+    refused.
+    """
     kind = np.float16 if spec.scale_type is ScaleType.F16 else np.float32
+    exact: NDArray[np.float32] = np.divide(span, np.float32(levels))
     with np.errstate(over="ignore", under="ignore"):
-        stored: NDArray[np.floating] = scales.astype(kind)
+        stored: NDArray[np.floating] = exact.astype(kind)
         reach = stored.astype(np.float32) * np.float32(1 << spec.bits)
-    _require_reach(reach, scales, spec)
-    lowered = (scales < float(np.finfo(kind).smallest_normal)) & (stored < scales)
+    _require_reach(reach, exact, spec)
+    short = stored.astype(np.float64) * levels < span
+    lowered = short & (exact < float(np.finfo(kind).smallest_normal))
     return np.where(lowered, np.nextafter(stored, kind(np.inf)), stored)
 
 
