@@ -26,5 +26,5 @@ def test_a_record_survives_json() -> None:
     "text", [b"", b"{", b"[]", b'{"slot": 3}', b"\xff", to_json(RECORD)[:-3] + b', "more": 1}']
 )
 def test_a_malformed_record_is_refused(text: bytes) -> None:
-    with pytest.raises(BadFileError, match="kernels.json is not a valid KernelRecord"):
+    with pytest.raises(BadFileError, match=r"kernels\.json is not a valid KernelRecord"):
         from_json(KernelRecord, text, name="kernels.json")

@@ -24,8 +24,8 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
         if entry.fallback or entry.status == "absent":
             console.print(f"[yellow]{escape(entry.source)}[/]: {escape(entry.reason)}")
     console.print(
-        f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} bits "
-        f"per weight; the source has {manifest.source_bits_per_weight:.2f}."
+        f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} "
+        f"bits per weight; the source has {manifest.source_bits_per_weight:.2f}."
     )
     if manifest.source.quantized:
         console.print(
