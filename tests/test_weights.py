@@ -108,3 +108,9 @@ def test_a_configuration_that_is_refused_names_its_file(tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadFileError, match=r"config\.json: num_hidden_layers is 0"):
         open_model(folder)
+
+
+@pytest.mark.parametrize("stated", [{"quant_method": "gptq", "bits": 4}, {}, "awq"])
+def test_weights_packed_by_another_tool_are_refused_by_name(tmp_path, stated):
+    with pytest.raises(UnsupportedError, match="is quantized by the method"):
+        open_model(folder_of(tmp_path, "llama", quantization_config=stated))

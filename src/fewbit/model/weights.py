@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,11 +136,23 @@ def interleaved_rows(heads: int, head_dim: int) -> NDArray[np.intp]:
 def _read_config(checkpoint: Checkpoint) -> ModelConfig:
     facts = checkpoint.facts
     if not isinstance(facts, GgufFacts):
+        _refuse_other_methods(facts.config, checkpoint.path)
         return from_huggingface(facts.config, str(checkpoint.path / "config.json"))
     divisors: tuple[float, ...] = ()
     if ROPE_DIVISORS in checkpoint.tensors:
         divisors = tuple(float(d) for d in decode(checkpoint.read(ROPE_DIVISORS)).reshape(-1))
     return from_gguf(facts.metadata, checkpoint.tensors, divisors, str(checkpoint.path))
+
+
+def _refuse_other_methods(config: Mapping[str, Any], path: Path) -> None:
+    """Refuse weights packed by another tool, whose tensors would seem to be missing."""
+    stated = config.get("quantization_config")
+    method = stated.get("quant_method") if isinstance(stated, Mapping) else None
+    if stated is not None and method != "fewbit":
+        raise UnsupportedError(
+            f"{path} is quantized by the method {str(method)[:80]!r}, which is not supported; "
+            "supported are plain weights, artefacts of fewbit and GGUF files."
+        )
 
 
 def _huggingface_place(config: ModelConfig, slot: Slot) -> StoredWeight:
