@@ -1,0 +1,86 @@
+"""`fewbit chat`: a conversation, one line a turn."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fewbit.cli.options import CHAT_SAMPLING, RUN, ChatSamplingOptions, RunOptions
+
+if TYPE_CHECKING:
+    from fewbit.cli.streaming import Streamed
+    from fewbit.engine.engine import Engine
+    from fewbit.engine.loaded import LoadedModel
+    from fewbit.engine.stop import StopCondition
+    from fewbit.sampling import SamplingParams
+
+EXIT = "/exit"
+
+
+def chat(
+    model: Annotated[str, Parameter(name="MODEL")],
+    /,
+    *,
+    system: str | None = None,
+    sampling: ChatSamplingOptions = CHAT_SAMPLING,
+    run: RunOptions = RUN,
+) -> int:
+    """Talk with a model, one line a turn; /exit or the end of input leaves.
+
+    Example: fewbit chat smollm2-135m
+
+    Args:
+        model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        system: A system message before the conversation.
+        sampling: How tokens are chosen.
+        run: How long an answer may be, with which draft, and how the model runs.
+    """
+    from fewbit.cli.pull import locate
+    from fewbit.engine.engine import Engine
+    from fewbit.engine.loaded import load_model
+    from fewbit.engine.scheduler import Limits
+
+    params, speculation = sampling.params(), run.speculation()
+    loaded = load_model(locate(model), run.settings())
+    engine = Engine(loaded.served, speculation, limits=Limits(keep_prefix=True))
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    loaded.chat_prompt([*messages, {"role": "user", "content": ""}])
+    print(f"Ctrl-C ends an answer, {EXIT} the conversation.", file=sys.stderr)
+    while (line := _ask()) is not None:
+        messages.append({"role": "user", "content": line})
+        answer = _answer(engine, loaded, messages, params, run.stop_condition(loaded.ends))
+        messages.append({"role": "assistant", "content": answer.text})
+    return 0
+
+
+def _ask() -> str | None:
+    """Return the next line that says something, or None where the conversation is over."""
+    while True:
+        print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() == EXIT:
+            return None
+        if line.strip():
+            return line.strip()
+
+
+def _answer(
+    engine: Engine,
+    loaded: LoadedModel,
+    messages: list[dict[str, str]],
+    params: SamplingParams,
+    stop: StopCondition,
+) -> Streamed:
+    """Answer the conversation; an answer that Ctrl-C cut short counts as far as it came."""
+    from fewbit.cli.streaming import stream, write_out
+    from fewbit.engine.request import Request
+    from fewbit.report.generation import describe_generation
+
+    request = Request(loaded.chat_prompt(messages), params, stop)
+    streamed = stream(engine, request, write_out)
+    write_out("\n")
+    for line in describe_generation(streamed.record):
+        print(line, file=sys.stderr)
+    return streamed

@@ -1,0 +1,97 @@
+"""`fewbit generate`: text on stdout as it comes, statistics on stderr."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fewbit.cli.options import RUN, SAMPLING, RunOptions, SamplingOptions
+from fewbit.cli.prompt import PROMPT, PromptOptions
+
+if TYPE_CHECKING:
+    from fewbit.cli.streaming import Streamed
+    from fewbit.engine.loaded import LoadedModel
+    from fewbit.records.generation import GenerationReport
+
+EXIT_INTERRUPTED = 130
+
+
+def generate(
+    model: Annotated[str, Parameter(name="MODEL")],
+    /,
+    *,
+    prompt: PromptOptions = PROMPT,
+    sampling: SamplingOptions = SAMPLING,
+    run: RunOptions = RUN,
+    json: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+) -> int:
+    """Generate text, with exact speculation where a draft is given.
+
+    Example: fewbit generate smollm2-135m -p "Why is the sky blue?" --draft ngram
+
+    Args:
+        model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        prompt: What the model reads.
+        sampling: How tokens are chosen.
+        run: How long to generate, with which draft, and how the model runs.
+        json: Write text, tokens and record to this file; - prints them on stdout instead of the
+            text.
+    """
+    from fewbit.cli.pull import locate
+    from fewbit.cli.streaming import stream, write_out
+    from fewbit.engine.engine import Engine
+    from fewbit.engine.loaded import load_model
+    from fewbit.engine.request import Request
+    from fewbit.records.generation import FinishReason
+    from fewbit.report.generation import describe_generation
+
+    text, params, speculation = prompt.text(), sampling.params(), run.speculation()
+    loaded = load_model(locate(model), run.settings())
+    _note(prompt.choice(loaded))
+    request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
+    engine = Engine(loaded.served, speculation)
+    shown = json != Path("-")
+    streamed = stream(engine, request, write_out if shown else lambda _: None)
+    if shown and not streamed.text.endswith("\n"):
+        write_out("\n")
+    for line in describe_generation(streamed.record):
+        _note(line)
+    if json is not None:
+        _emit(json, _report(loaded, run, prompt, text, streamed))
+    return EXIT_INTERRUPTED if streamed.record.finish is FinishReason.CANCELLED else 0
+
+
+def _note(line: str) -> None:
+    if line:
+        print(line, file=sys.stderr)
+
+
+def _report(
+    loaded: LoadedModel, run: RunOptions, prompt: PromptOptions, text: str, streamed: Streamed
+) -> GenerationReport:
+    from fewbit.model.facts import model_facts
+    from fewbit.records.generation import GenerationReport
+
+    return GenerationReport(
+        model=model_facts(loaded.runner.source),
+        conditions=run.conditions(loaded),
+        prompt=text,
+        chat_template=prompt.uses_template(loaded),
+        text=streamed.text,
+        tokens=streamed.tokens,
+        generation=streamed.record,
+    )
+
+
+def _emit(target: Path, report: GenerationReport) -> None:
+    from fewbit.atomic import write_bytes
+    from fewbit.cli.streaming import write_out
+    from fewbit.records.base import to_json
+
+    if target == Path("-"):
+        write_out(to_json(report).decode())
+    else:
+        write_bytes(target, to_json(report))

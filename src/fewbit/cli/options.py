@@ -1,0 +1,160 @@
+"""Options that `generate` and `chat` share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from fewbit.errors import UsageError
+
+if TYPE_CHECKING:
+    from fewbit.engine.loaded import LoadedModel
+    from fewbit.engine.request import Speculation
+    from fewbit.engine.stop import StopCondition
+    from fewbit.model.runner import RunSettings
+    from fewbit.records.evaluation import Conditions
+    from fewbit.sampling import SamplingParams
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How tokens are chosen."""
+
+    temperature: Annotated[
+        float, Parameter(help="0 takes the likeliest token each time; 1 the model's distribution.")
+    ] = 0.0
+    top_k: Annotated[int, Parameter(help="Draw among the k likeliest tokens; 0 for all.")] = 0
+    top_p: Annotated[
+        float, Parameter(help="Draw among the likeliest tokens that hold this share; 1 for all.")
+    ] = 1.0
+    min_p: Annotated[
+        float, Parameter(help="Leave out tokens under this share of the likeliest; 0 for none.")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, Parameter(help="Divide the logits of tokens seen before; 1 for none.")
+    ] = 1.0
+    frequency_penalty: Annotated[
+        float, Parameter(help="Lower a token's logit by this each time it was generated.")
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, Parameter(help="Lower a token's logit by this once it was generated.")
+    ] = 0.0
+    logit_bias: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="ID=VALUE, added to a token's logit; -100 bans it.",
+            negative="",
+            show_default=False,
+        ),
+    ] = ()
+    seed: Annotated[
+        int | None, Parameter(help="Repeats an output; a fresh one is chosen and shown.")
+    ] = None
+
+    def params(self) -> SamplingParams:
+        """Return the request's parameters; raises RequestError or UsageError."""
+        from fewbit.sampling import SamplingParams
+
+        return SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            logit_bias=_bias(self.logit_bias),
+            seed=self.seed,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ChatSamplingOptions(SamplingOptions):
+    """How tokens are chosen in a conversation."""
+
+    temperature: Annotated[
+        float, Parameter(help="0 takes the likeliest token each time; 1 the model's distribution.")
+    ] = 0.7
+    top_p: Annotated[
+        float, Parameter(help="Draw among the likeliest tokens that hold this share; 1 for all.")
+    ] = 0.9
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How long to generate, with which draft, and how the model runs."""
+
+    max_tokens: Annotated[int, Parameter(help="Tokens to generate at most.")] = 256
+    stop: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="End when the text holds this string; may be given several times.",
+            negative="",
+            show_default=False,
+            allow_leading_hyphen=True,
+        ),
+    ] = ()
+    draft: Annotated[
+        Literal["none", "ngram"],
+        Parameter(help="Speculate; the output is the same bit for bit, with or without."),
+    ] = "none"
+    draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    context: Annotated[int | None, Parameter(help="Positions of the prompt and the output.")] = None
+    threads: Annotated[int | None, Parameter(help="Of the native executor; all cores.")] = None
+    executor: Annotated[
+        Literal["native", "reference"], Parameter(help="reference is NumPy: slow, the truth.")
+    ] = "native"
+
+    def settings(self) -> RunSettings:
+        """Return how the model is to be run; raises UsageError."""
+        from fewbit.model.runner import RunSettings
+
+        return RunSettings(executor=self.executor, threads=self.threads, context=self.context)
+
+    def speculation(self) -> Speculation | None:
+        """Return the draft; raises UsageError."""
+        from fewbit.engine.request import Speculation
+        from fewbit.speculate.drafts import NgramDraft
+
+        if self.draft_tokens < 1:
+            raise UsageError(f"--draft-tokens is {self.draft_tokens}; it must be at least 1.")
+        return Speculation(NgramDraft(), self.draft_tokens) if self.draft == "ngram" else None
+
+    def stop_condition(self, ends: frozenset[int]) -> StopCondition:
+        """Return when to stop, the model's own ends included; raises RequestError."""
+        from fewbit.engine.stop import StopCondition
+
+        return StopCondition(self.max_tokens, ends, self.stop)
+
+    def conditions(self, loaded: LoadedModel) -> Conditions:
+        """Return the machine and the software that the figures of a run belong to."""
+        from fewbit.evaluate.conditions import available_threads, conditions
+
+        threads = self.threads or available_threads()
+        return conditions(loaded.runner.kernels, threads, self.executor)
+
+
+SAMPLING = SamplingOptions()
+CHAT_SAMPLING = ChatSamplingOptions()
+RUN = RunOptions()
+
+
+def _bias(entries: tuple[str, ...]) -> Mapping[int, float]:
+    bias: dict[int, float] = {}
+    for entry in entries:
+        token, separator, value = entry.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            separator = ""
+        if not separator:
+            raise UsageError(
+                f"--logit-bias is {entry!r}; write a token id and a number, such as 12=-100."
+            )
+    return bias

@@ -1,0 +1,72 @@
+"""A model loaded for generation: its runner, its tokenizer and its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewbit.engine.engine import Served
+from fewbit.errors import MissingError
+from fewbit.model.runner import Runner, RunSettings, runner_of
+from fewbit.model.tokenizer import chat_template_of, tokenizer_of
+from fewbit.model.weights import open_model
+from fewbit.tokens.chat_template import ChatTemplate
+from fewbit.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What text needs to become a request, and a request to be served."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @property
+    def served(self) -> Served:
+        """The model as an engine takes it; padding rows of the vocabulary are masked."""
+        return Served(
+            executor=self.runner.executor,
+            vocabulary=min(self.tokenizer.vocabulary_size, self.runner.program.vocabulary),
+            context=self.runner.context,
+            decoder=lambda prompt: self.tokenizer.stream(after=prompt),
+        )
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The ids after which a text or a turn is over."""
+        return self.tokenizer.special.end_of_generation
+
+    def text_prompt(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text to be continued as it is; names of special tokens are text."""
+        return tuple(self.tokenizer.encode(text))
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Return the ids of a conversation that the model is to answer.
+
+        Raises:
+            MissingError: the model has no chat template.
+            TemplateError: its template failed.
+        """
+        if self.template is None:
+            raise MissingError(
+                f"{self.runner.source.path} has no chat template; use --raw to continue a text, or "
+                "an instruct model."
+            )
+        text = self.template.render(messages)
+        return tuple(self.tokenizer.encode(text, add_special=False, parse_special=True))
+
+
+def load_model(path: Path, settings: RunSettings) -> LoadedModel:
+    """Open a model and make it ready to generate.
+
+    Raises:
+        BadFileError, MissingError, UnsupportedError, KernelError, UsageError: as `open_model`,
+            `tokenizer_of` and `runner_of`.
+    """
+    source = open_model(path)
+    tokenizer = tokenizer_of(source)
+    template = chat_template_of(source)
+    chat = None if template is None else ChatTemplate(template, tokenizer.special_texts)
+    return LoadedModel(runner_of(source, settings), tokenizer, chat)

@@ -1,0 +1,222 @@
+"""`fewbit generate` and `fewbit chat` on a tiny model, from the command line to the record."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fakes import FakeDecoder, FakeExecutor
+from tiny_models import CONFIGS, random_weights, write_huggingface
+from tiny_text import write_text_files
+
+from fewbit.cli.app import run
+from fewbit.cli.streaming import interruptible, stream
+from fewbit.engine.engine import Engine, Served
+from fewbit.engine.loaded import load_model
+from fewbit.engine.request import Request
+from fewbit.errors import NumericalError
+from fewbit.model.runner import RunSettings
+from fewbit.records.base import from_json
+from fewbit.records.generation import FinishReason, GenerationReport
+from fewbit.sampling import SamplingParams
+
+
+def written(folder, **options):
+    config = CONFIGS["llama"]
+    return write_text_files(write_huggingface(folder, config, random_weights(config)), **options)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(written(tmp_path_factory.mktemp("tiny")))
+
+
+def generate(capsys, *arguments):
+    code = run(["generate", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def report_of(capsys, *arguments):
+    code, out, _ = generate(capsys, *arguments, "--json", "-")
+    assert code == 0
+    return from_json(GenerationReport, out.encode(), name="stdout")
+
+
+def test_text_goes_to_stdout_and_figures_to_stderr(model, capsys):
+    code, out, err = generate(capsys, model, "-p", "hello", "--max-tokens", 12, "--draft", "ngram")
+    assert code == 0
+    assert out.endswith("\n")
+    assert "output: 12 tokens, end to end" in err
+    assert "draft ngram:" in err
+    assert "draft time" in err
+    assert "verify time" in err
+    assert "chat template is put around" in err
+
+
+@pytest.mark.parametrize("sampling", [(), ("--temperature", 1, "--seed", 3, "--min-p", 0.01)])
+def test_a_draft_changes_nothing(model, capsys, sampling):
+    shared = (model, "--raw", "-p", "abcabcabc", "--max-tokens", 40, *sampling)
+    plain = report_of(capsys, *shared)
+    drafted = report_of(capsys, *shared, "--draft", "ngram")
+    assert (drafted.text, drafted.tokens) == (plain.text, plain.tokens)
+    assert plain.generation.draft is None
+    assert drafted.generation.draft.draft == "ngram"
+
+
+def test_the_template_is_used_by_default_and_can_be_left_out(model, capsys):
+    chat = report_of(capsys, model, "-p", "hi", "--max-tokens", 2)
+    raw = report_of(capsys, model, "-p", "hi", "--max-tokens", 2, "--raw")
+    system = report_of(capsys, model, "-p", "hi", "--max-tokens", 2, "--system", "be")
+    rendered = len("<user>hi") + 1 + len("<assistant>")
+    assert (chat.chat_template, chat.generation.prompt_tokens) == (True, rendered)
+    assert (raw.chat_template, raw.generation.prompt_tokens) == (False, 2)
+    assert system.generation.prompt_tokens == rendered + len("<system>be") + 1
+
+
+def test_the_prompt_may_come_from_stdin_or_a_file(model, capsys, tmp_path, monkeypatch):
+    file = tmp_path / "prompt.txt"
+    file.write_text("from a file")
+    fixed = (model, "--raw", "--max-tokens", 2)
+    assert report_of(capsys, *fixed, "--prompt-file", file).prompt == "from a file"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"from \xff stdin")))
+    assert report_of(capsys, *fixed, "-p", "-").prompt == "from � stdin"
+
+
+def test_the_record_goes_to_a_file_beside_the_text(model, capsys, tmp_path):
+    target = tmp_path / "record.json"
+    _, out, _ = generate(capsys, model, "-p", "x", "--max-tokens", 3, "--json", target)
+    report = from_json(GenerationReport, target.read_bytes(), name="record.json")
+    assert report.text == out.removesuffix("\n") or report.text == out
+    assert report.generation.generated_tokens == len(report.tokens)
+    assert report.conditions.threads >= 1
+
+
+def test_a_stop_string_ends_the_text(model, capsys):
+    text = report_of(capsys, model, "-p", "x", "--max-tokens", 30, "--raw").text
+    string = text[4:6]
+    stopped = report_of(capsys, model, "-p", "x", "--max-tokens", 30, "--raw", "--stop", string)
+    assert stopped.text == text[: text.find(string)]
+    assert stopped.generation.finish is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give a prompt"),
+        (("-p", "x", "--prompt-file", "y"), "give a prompt"),
+        (("--prompt-file", "/nowhere"), "/nowhere cannot be read"),
+        (("-p", "x", "--top-p", 2), "top_p is 2.0"),
+        (("-p", "x", "--max-tokens", 0), "max_tokens is 0"),
+        (("-p", "x", "--draft-tokens", 0), "--draft-tokens is 0"),
+        (("-p", "x", "--draft", "magic"), "draft"),
+        (("-p", "x", "--logit-bias", "a=1"), "--logit-bias is 'a=1'"),
+        (("-p", "x", "--logit-bias", "99999=1"), "logit_bias names token 99999"),
+        (("-p", "x", "--raw", "--system", "y"), "--system needs a chat template"),
+        (("-p", "", "--raw"), "the prompt has no tokens"),
+        (("-p", "x" * 600, "--raw"), "600 tokens and the context holds 512"),
+        (("-p", "x", "--context", 9999), "context is 9999"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(model, capsys, arguments, words):
+    code, out, err = generate(capsys, model, *arguments)
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_a_model_without_a_template_continues_the_text(tmp_path, capsys):
+    folder = written(tmp_path, template=False)
+    code, _, err = generate(capsys, folder, "-p", "x", "--max-tokens", 2)
+    assert code == 0
+    assert "no chat template; the text is continued" in err
+    code, _, err = generate(capsys, folder, "-p", "x", "--chat")
+    assert code == 2
+    assert "use --raw" in err
+
+
+def test_names_of_special_tokens_in_a_prompt_are_text(model):
+    loaded = load_model(Path(model), RunSettings())
+    (end,) = loaded.ends
+    assert end not in loaded.text_prompt("<|im_end|>")
+    assert loaded.chat_prompt([{"role": "user", "content": "x"}]).count(end) == 1
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+def endless_engine(**model):
+    executor = FakeExecutor(**model)
+    return Engine(Served(executor, executor.vocabulary, 4000, FakeDecoder))
+
+
+def test_ctrl_c_keeps_what_was_generated():
+    texts = []
+
+    def write(text):
+        texts.append(text)
+        if len(texts) == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    request = Request((1, 2), SamplingParams(seed=1))
+    streamed = stream(endless_engine(), request, write)
+    assert streamed.record.finish is FinishReason.CANCELLED
+    assert streamed.text == "".join(texts)
+    assert streamed.record.generated_tokens == len(streamed.tokens) == 20
+
+
+def test_a_second_ctrl_c_interrupts():
+    with interruptible() as pressed:
+        signal.raise_signal(signal.SIGINT)
+        assert pressed()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_fault_is_raised_after_the_text_before_it():
+    engine = endless_engine()
+    engine._served.executor.poisoned = 8
+    texts = []
+    with pytest.raises(NumericalError, match="token 3"):
+        stream(engine, Request((1, 2), SamplingParams(seed=1)), texts.append)
+    assert len("".join(texts)) >= 5
+    assert not engine.busy
+
+
+def test_ctrl_c_ends_the_command_with_130(model):
+    command = [sys.executable, "-c", "from fewbit.cli.app import main; main()", "generate", model]
+    command += ["-p", "hello", "--raw", "--max-tokens", "500", "--temperature", "1", "--seed", "1"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    )
+    first = process.stdout.read(1)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert first
+    assert process.returncode == 130, err
+    assert b"ended by cancelled" in err
+    assert out.endswith(b"\n")
+
+
+# --- chat ---------------------------------------------------------------------------------------
+
+
+def test_a_conversation_reuses_its_prefix(model, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n\nagain\n/exit\nnever\n"))
+    assert run(["chat", model, "--max-tokens", "8", "--seed", "1", "--draft", "ngram"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") >= 2
+    assert err.count("output:") == 2
+    assert "from the last turn" in err.split("output:")[1]
+
+
+def test_a_chat_needs_a_template(tmp_path, capsys):
+    assert run(["chat", str(written(tmp_path, template=False))]) == 2
+    assert "no chat template" in capsys.readouterr().err
