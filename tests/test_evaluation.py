@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny_models import random_weights
-from tiny_subjects import CONFIG, write_subject
+from tiny_subjects import letters, sharp_weights, write_subject
 
 from fewbit.calibrate.text import collect, document, read_text
 from fewbit.errors import NumericalError, UsageError
@@ -26,13 +25,6 @@ SETTINGS = EvaluationSettings(
 )
 
 
-def sharp_weights():
-    """Weights whose model is sure of something, as trained ones are: a table four times as large."""
-    weights = random_weights(CONFIG)
-    weights["model.embed_tokens.weight"] *= np.float32(4)
-    return weights
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("evaluation")
@@ -45,10 +37,7 @@ def source(folder):
 
 @pytest.fixture(scope="module")
 def documents():
-    rng = np.random.default_rng(0)
-    letters = np.array(list("abcdefghij the\n"))
-    texts = ["".join(rng.choice(letters, 60)) for _ in range(14)]
-    return collect("letters", [document(f"d{i}", text) for i, text in enumerate(texts)])
+    return letters(documents=14, characters=60)
 
 
 @pytest.fixture(scope="module")

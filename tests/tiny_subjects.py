@@ -11,6 +11,8 @@ import tokenizers
 from tiny_models import CONFIGS, random_weights, write_huggingface
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from fewbit.calibrate.text import Documents, collect, document
+
 CONFIG = {**CONFIGS["llama-tied"], "num_hidden_layers": 2, "bos_token_id": 1, "eos_token_id": 2}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 SPECIAL = ("<pad>", "<s>", "</s>")
@@ -55,3 +57,18 @@ def write_subject(
         described["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
     return folder
+
+
+def sharp_weights() -> dict[str, np.ndarray]:
+    """Return weights whose model is sure of something, as trained ones are."""
+    weights = random_weights(CONFIG)
+    weights["model.embed_tokens.weight"] *= np.float32(4)
+    return weights
+
+
+def letters(*, documents: int, characters: int) -> Documents:
+    """Return documents of random letters; each character is about one token."""
+    rng = np.random.default_rng(0)
+    alphabet = np.array(list("abcdefghij the\n"))
+    texts = ["".join(rng.choice(alphabet, characters)) for _ in range(documents)]
+    return collect("letters", [document(f"d{i}", text) for i, text in enumerate(texts)])

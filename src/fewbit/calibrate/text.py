@@ -91,6 +91,11 @@ def default_text(half: Half) -> Documents:
     return collect(f"CPython {version} topics and library, {half.name.lower()} half", kept)
 
 
+def evaluation_text(path: Path | None) -> Documents:
+    """Return a file's documents, or the evaluation half of the default text; raises as either."""
+    return default_text(Half.EVALUATION) if path is None else read_text(path)
+
+
 def read_text(path: Path) -> Documents:
     """Return a file's documents.
 

@@ -18,6 +18,11 @@ class Outcome(Enum):
     REJECT = "REJECT"
     INCONCLUSIVE = "INCONCLUSIVE"
 
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        return {Outcome.ACCEPT: 0, Outcome.REJECT: 3, Outcome.INCONCLUSIVE: 4}[self]
+
 
 class Interval(Record, frozen=True, kw_only=True):
     """A figure and its confidence interval; the bounds are None where none can be given."""

@@ -1,0 +1,71 @@
+"""`fewbit compress`: recipes from small to large until one is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def compress(  # noqa: PLR0913
+    model: Annotated[str, Parameter(name="MODEL")],
+    /,
+    *,
+    out: Path,
+    recipe: tuple[str, ...] = (),
+    text: Path | None = None,
+    windows: int = 40,
+    threads: int | None = None,
+    executor: str = "native",
+    json: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+) -> int:
+    """Try recipes from small to large until one is accepted; keep the evidence.
+
+    Exit code 0: an accepted artefact is in OUT. 3: nothing was accepted, 4: not enough evidence;
+    OUT then holds the report and the evidence, and no model.
+
+    Args:
+        model: The source: a name, a GGUF file or a folder.
+        out: The folder to write; one that an earlier run wrote is replaced.
+        recipe: Try only these recipes (repeat the option); names or .toml files.
+        text: A UTF-8 file to measure on, as for fewbit eval.
+        windows: Windows of 512 tokens to score for each recipe, at most.
+        threads: Threads of the native executor; every core by default.
+        executor: native, or reference (slow, the truth in tests).
+        json: Write the report to this file too; - prints it on stdout instead of the table.
+    """
+    from rich.console import Console
+
+    from fewbit.atomic import write_bytes
+    from fewbit.calibrate.text import evaluation_text
+    from fewbit.cli.progress import progress_bar
+    from fewbit.cli.pull import locate
+    from fewbit.compress import LADDER, PAGE, CompressSettings
+    from fewbit.compress import compress as run
+    from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.records.base import to_json
+    from fewbit.report.terminal import print_compress
+
+    measuring = EvaluationSettings(windows=windows, threads=threads, executor=executor)
+    settings = CompressSettings(recipes=recipe or LADDER, evaluation=measuring)
+    source, documents = locate(model), evaluation_text(text)
+    with progress_bar() as bar:
+        task = bar.add_task("", total=None)
+        report = run(
+            source,
+            out,
+            documents,
+            settings,
+            lambda what, done, total: bar.update(
+                task, description=what, completed=done, total=total
+            ),
+        )
+    if json == Path("-"):
+        print(to_json(report).decode(), end="")
+        return report.outcome.exit_code
+    if json is not None:
+        write_bytes(json, to_json(report))
+    print_compress(report, Console(highlight=False))
+    print(out / PAGE)
+    return report.outcome.exit_code

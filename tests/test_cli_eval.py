@@ -1,0 +1,73 @@
+"""`fewbit eval` and `fewbit compress` as commands: exit codes, files, what is printed where."""
+
+import json
+
+import pytest
+from tiny_subjects import letters, sharp_weights, write_subject
+
+from fewbit.cli import app
+from fewbit.records.base import from_json
+from fewbit.records.evaluation import CompressReport, Evaluation
+
+ONE = ["--executor", "reference", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    write_subject(folder / "source", weights=sharp_weights())
+    lines = [json.dumps({"text": d.text}) for d in letters(documents=14, characters=170).documents]
+    (folder / "text.jsonl").write_text("\n".join(lines))
+    (folder / "three.txt").write_text("The sky is blue. Grass is green. The night is long.\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compressed(folder):
+    """The small artefact of a compression that takes the first recipe."""
+    arguments = ["compress", str(folder / "source"), "--out", str(folder / "out"), *ONE]
+    arguments += ["--text", str(folder / "text.jsonl"), "--recipe", "rtn-int8-g32"]
+    assert app.run([*arguments, "--json", str(folder / "report.json")]) == 0
+    return folder / "out"
+
+
+def test_compress_writes_what_it_says(compressed, folder):
+    report = from_json(CompressReport, (folder / "report.json").read_bytes(), name="report")
+    assert report.accepted == "rtn-int8-g32"
+    assert (compressed / "report.html").is_file()
+
+
+def test_eval_prints_the_verdict_and_writes_both_reports(compressed, folder, capsys):
+    arguments = ["eval", str(compressed), "--against", str(folder / "source"), *ONE]
+    arguments += ["--text", str(folder / "text.jsonl")]
+    html, record = folder / "e.html", folder / "e.json"
+    assert app.run([*arguments, "--html", str(html), "--json", str(record)]) == 0
+    assert "ACCEPT" in capsys.readouterr().out
+    assert from_json(Evaluation, record.read_bytes(), name="e").verdict.outcome.value == "ACCEPT"
+    assert html.read_text().startswith("<!doctype html>")
+
+
+def test_three_sentences_end_with_4_and_json_alone_on_stdout(compressed, folder, capsys):
+    arguments = ["eval", str(compressed), "--against", str(folder / "source"), *ONE]
+    code = app.run([*arguments, "--text", str(folder / "three.txt"), "--json", "-"])
+    assert code == 4
+    found = from_json(Evaluation, capsys.readouterr().out.encode(), name="stdout")
+    assert found.verdict.outcome.value == "INCONCLUSIVE"
+
+
+def test_a_rejection_ends_with_3(folder, capsys):
+    arguments = ["compress", str(folder / "source"), "--out", str(folder / "bad"), *ONE]
+    arguments += ["--text", str(folder / "text.jsonl"), "--recipe", "rtn-int2-g64"]
+    assert app.run(arguments) == 3
+    assert "REJECT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "extra", [["--text", "/nowhere.txt"], ["--windows", "0"], ["--executor", "abacus"]]
+)
+def test_bad_input_is_one_line_and_2(extra, folder, capsys):
+    source = str(folder / "source")
+    assert app.run(["eval", source, "--against", source, *extra]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fewbit: ")
+    assert error.count("\n") == 1

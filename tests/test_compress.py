@@ -1,0 +1,191 @@
+"""The first loop on tiny models: what is tried, what is kept, and what is never left behind."""
+
+import msgspec
+import pytest
+import sample_evaluation as sample
+from tiny_subjects import letters, sharp_weights, write_subject
+
+from fewbit import compress as module
+from fewbit.compress import CompressSettings, compress, conclude, ladder
+from fewbit.errors import OutputError, UnsupportedError, UsageError
+from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.model.weights import open_model
+from fewbit.quantize import quantize
+from fewbit.recipes import find
+from fewbit.records.base import from_json
+from fewbit.records.evaluation import CompressReport, Evaluation, Gate, Outcome
+from fewbit.records.manifest import read_manifest
+
+MEASURING = EvaluationSettings(
+    executor="reference",
+    windows=12,
+    window_tokens=40,
+    threads=1,
+    gate=Gate(minimum_positions=128),
+)
+DOCUMENTS = letters(documents=12, characters=50)
+
+
+def settings(*recipes):
+    return CompressSettings(recipes=recipes, evaluation=MEASURING)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_subject(tmp_path_factory.mktemp("source") / "model", weights=sharp_weights())
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory, source):
+    out = tmp_path_factory.mktemp("accepted") / "out"
+    seen = []
+    report = compress(
+        source, out, DOCUMENTS, settings("rtn-int8-g32", "rtn-int2-g32"), lambda *s: seen.append(s)
+    )
+    return out, report, seen
+
+
+def test_small_recipes_come_first_and_the_first_accepted_ends_it(accepted):
+    _, report, _ = accepted
+    outcomes = [(a.recipe, a.evaluation.verdict.outcome) for a in report.attempts]
+    assert outcomes == [("rtn-int2-g32", Outcome.REJECT), ("rtn-int8-g32", Outcome.ACCEPT)]
+    assert (report.accepted, report.outcome) == ("rtn-int8-g32", Outcome.ACCEPT)
+    assert "rtn-int8-g32 is the smallest recipe tried" in report.reasons[0]
+
+
+def test_the_output_is_a_model_with_its_evidence(accepted, source):
+    out, report, _ = accepted
+    assert read_manifest(out).recipe.name == "rtn-int8-g32"
+    for attempt in report.attempts:
+        text = (out / attempt.evidence).read_bytes()
+        assert from_json(Evaluation, text, name="evidence") == attempt.evaluation
+    stored = from_json(CompressReport, (out / "report.json").read_bytes(), name="report")
+    assert stored == report
+    assert "rtn-int2-g32" in (out / "report.html").read_text()
+    again = evaluate(source, out, DOCUMENTS, MEASURING)
+    assert again.divergence == report.attempts[-1].evaluation.divergence
+
+
+def test_nothing_else_is_left_beside_the_output(accepted):
+    out, _, _ = accepted
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert not (out / "candidate").exists()
+
+
+def test_progress_names_recipe_and_stage(accepted):
+    _, _, seen = accepted
+    stages = list(dict.fromkeys(what for what, _, _ in seen))
+    assert stages == [
+        "rtn-int2-g32: quantizing",
+        "rtn-int2-g32: measuring",
+        "rtn-int8-g32: quantizing",
+        "rtn-int8-g32: measuring",
+    ]
+
+
+def test_without_an_accepted_recipe_there_is_evidence_and_no_model(tmp_path, source):
+    out = tmp_path / "out"
+    report = compress(source, out, DOCUMENTS, settings("rtn-int2-g32", "rtn-int2-g64"))
+    assert (report.outcome, report.accepted) == (Outcome.REJECT, None)
+    assert report.outcome.exit_code == 3
+    assert "No recipe was accepted, so no model was written. The best attempt" in report.reasons[0]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "attempts",
+        "report.html",
+        "report.json",
+    ]
+    assert len(list((out / "attempts").iterdir())) == 2
+
+
+def test_little_text_is_inconclusive(tmp_path, source):
+    few = letters(documents=3, characters=50)
+    report = compress(source, tmp_path / "out", few, settings("rtn-int8-g32"))
+    assert report.outcome is Outcome.INCONCLUSIVE
+    assert report.outcome.exit_code == 4
+
+
+def test_an_earlier_output_is_replaced_as_a_whole(tmp_path, source):
+    out = tmp_path / "out"
+    compress(source, out, DOCUMENTS, settings("rtn-int8-g32"))
+    compress(source, out, DOCUMENTS, settings("rtn-int2-g32"))
+    assert not (out / "model.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_an_output_that_is_not_ours_is_untouched(tmp_path, source, content):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    if content is not None:
+        (out / "report.json").write_bytes(content)
+    with pytest.raises(OutputError, match="was not written by fewbit compress"):
+        compress(source, out, DOCUMENTS, settings("rtn-int8-g32"))
+    assert (out / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_failure_leaves_the_old_output(tmp_path, source, monkeypatch):
+    out = tmp_path / "out"
+    compress(source, out, DOCUMENTS, settings("rtn-int8-g32"))
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in out.iterdir())
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compress(source, out, DOCUMENTS, settings("rtn-int2-g32"))
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in out.iterdir()) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_absent_parent_is_said(tmp_path, source):
+    with pytest.raises(OutputError, match="cannot be written"):
+        compress(source, tmp_path / "no" / "out", DOCUMENTS, settings("rtn-int8-g32"))
+
+
+def test_recipes_that_do_not_help_are_listed_with_reasons(tmp_path, source):
+    with open_model(source) as model:
+        quantize(model, find("rtn-int4-g32"), tmp_path / "small")
+    with open_model(tmp_path / "small") as model:
+        plans, untried = ladder(model, ("rtn-int8-g32", "rtn-int3-g64", "rtn-int3-g128"))
+    assert [p.recipe.name for p in plans] == ["rtn-int3-g64"]
+    assert {u.recipe for u in untried} == {"rtn-int8-g32", "rtn-int3-g128"}
+    reasons = {u.recipe: u.reason for u in untried}
+    assert "would quantize nothing" in reasons["rtn-int8-g32"]
+    assert reasons["rtn-int3-g128"] == "It gives every tensor the same format as rtn-int3-g64."
+
+
+def test_plans_run_from_small_to_large(source):
+    with open_model(source) as model:
+        plans, _ = ladder(model, module.LADDER)
+    sizes = [p.promised_bytes for p in plans]
+    assert sizes == sorted(sizes)
+    assert max(sizes) < plans[0].source_bytes
+
+
+def test_no_recipe_that_helps_is_an_error(tmp_path, source):
+    with open_model(source) as model:
+        quantize(model, find("rtn-int4-g32"), tmp_path / "small")
+    with pytest.raises(UsageError, match="No recipe would make"):
+        compress(tmp_path / "small", tmp_path / "out", DOCUMENTS, settings("rtn-int8-g32"))
+    assert not (tmp_path / "out").exists()
+    with open_model(source) as model:
+        with pytest.raises(UsageError, match="No recipe is named"):
+            ladder(model, ())
+        with pytest.raises(UnsupportedError, match="did you mean"):
+            ladder(model, ("rtn-int4-g23",))
+
+
+def test_inconclusive_outweighs_rejections_only_when_nothing_is_accepted():
+    bad, unsure, good = (
+        msgspec.structs.replace(
+            sample.compress_report().attempts[0], recipe=name, evaluation=sample.evaluation(kl)
+        )
+        for name, kl in (("bad", 0.2), ("unsure", 0.05), ("good", 0.01))
+    )
+    facts = sample.facts()
+    assert conclude(facts, [bad, unsure], [], 1.0).outcome is Outcome.INCONCLUSIVE
+    assert "best attempt, unsure" in conclude(facts, [bad, unsure], [], 1.0).reasons[0]
+    assert conclude(facts, [bad, unsure, good], [], 1.0).outcome is Outcome.ACCEPT
+    assert conclude(facts, [bad], [], 1.0).outcome is Outcome.REJECT
