@@ -44,6 +44,9 @@ Floats: TypeAlias = NDArray[np.float32]
 ACTIVATION_RUN = 32
 """Inputs that share one dynamic scale under `int8-g32`."""
 
+_OUTPUTS = 2048
+"""Rows of a matrix that are widened to float64 at once, so that a large head fits in memory."""
+
 
 def rms_norm(x: Floats, weight: Floats, width: int, eps: float, offset: float) -> Floats:
     """Normalize each run of `width` elements of x [rows, n * width]; weight [width]."""
@@ -168,8 +171,11 @@ def linear(
     x: Floats, weight: Floats, bias: Floats | None = None, activations: str = "f32"
 ) -> Floats:
     """Return round(x) [rows, inputs] @ weight.T [inputs, outputs], rounded, plus bias [outputs]."""
-    products = rounded_activations(x, activations) @ weight.T.astype(np.float64)
-    out = products.astype(np.float32)
+    rounded = rounded_activations(x, activations)
+    out = np.empty((len(x), len(weight)), np.float32)
+    for start in range(0, len(weight), _OUTPUTS):
+        block = slice(start, start + _OUTPUTS)
+        out[:, block] = rounded @ weight[block].astype(np.float64).T
     return out if bias is None else out + bias
 
 
