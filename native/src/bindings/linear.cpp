@@ -1,13 +1,20 @@
 // Packed matrices and the linear kernels for fewbit.runtime.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "linear/repack.h"
 
 namespace nb = nanobind;
 
@@ -26,6 +33,10 @@ constexpr std::array<NamedIsa, 4> kIsas{{{"amx", Isa::kAmx},
                                          {"avx2", Isa::kAvx2},
                                          {"portable", Isa::kPortable}}};
 
+// In the order of Source.
+constexpr std::array<std::string_view, 12> kSources{
+    "affine", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f32", "f16", "bf16"};
+
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
   for (const auto& [name, isa] : kIsas) {
@@ -34,14 +45,187 @@ std::vector<std::string> available_isas() {
   return names;
 }
 
+Source source_named(const std::string& name) {
+  const auto found = std::find(kSources.begin(), kSources.end(), name);
+  if (found == kSources.end()) throw std::invalid_argument("no packed form of '" + name + "'");
+  return static_cast<Source>(found - kSources.begin());
+}
+
+void require(bool holds, const char* message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::device::cpu>;
+using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Zeros = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using NewMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+size_t bytes_of_row(const StoredMatrix& m) {
+  const auto columns = static_cast<size_t>(m.columns);
+  const auto blocks = [columns](size_t elements, size_t bytes) {
+    require(columns % elements == 0, "the columns do not divide into whole blocks");
+    return columns / elements * bytes;
+  };
+  switch (m.source) {
+    case Source::kAffine:
+      return (columns * static_cast<size_t>(m.bits) + 7) / 8;
+    case Source::kQ4_0:
+      return blocks(32, 18);
+    case Source::kQ4_1:
+      return blocks(32, 20);
+    case Source::kQ5_0:
+      return blocks(32, 22);
+    case Source::kQ5_1:
+      return blocks(32, 24);
+    case Source::kQ8_0:
+      return blocks(32, 34);
+    case Source::kQ4_K:
+      return blocks(256, 144);
+    case Source::kQ5_K:
+      return blocks(256, 176);
+    case Source::kQ6_K:
+      return blocks(256, 210);
+    case Source::kF32:
+      return 4 * columns;
+    default:
+      return 2 * columns;
+  }
+}
+
+void take_scales(StoredMatrix& m, const std::optional<Halves>& scales,
+                 const std::optional<Zeros>& zeros) {
+  require(scales.has_value(), "affine codes need scales");
+  require(m.group > 0 && m.columns % m.group == 0, "the group does not divide the columns");
+  const auto rows = static_cast<int64_t>(scales->shape(0));
+  const auto groups = static_cast<int64_t>(scales->shape(1));
+  require(rows == m.rows || rows == 1, "scales need one row, or one for each row of the matrix");
+  require(groups == m.columns / m.group, "scales need one column for each group");
+  m.scales = scales->data();
+  m.scale_stride = rows == 1 ? 0 : groups;
+  if (!zeros) return;
+  require(zeros->shape(0) == scales->shape(0) && zeros->shape(1) == scales->shape(1),
+          "zero points need the shape of the scales");
+  m.zeros = zeros->data();
+}
+
+void construct(OwnedMatrix* self, const std::string& source, int64_t columns, const Bytes& codes,
+               int bits, int64_t group, const std::optional<Halves>& scales,
+               const std::optional<Zeros>& zeros, int threads) {
+  require(codes.shape(1) <= 1 || codes.stride(1) == 1, "the bytes of a row must be contiguous");
+  StoredMatrix m{source_named(source), static_cast<int64_t>(codes.shape(0)), columns, codes.data(),
+                 static_cast<size_t>(codes.stride(0))};
+  m.bits = bits;
+  m.group = group;
+  require(columns > 0 && columns <= int64_t{1} << 32, "columns are out of range");
+  require(m.source != Source::kAffine || (bits >= 2 && bits <= 8), "affine codes have 2 to 8 bits");
+  require(codes.shape(1) == bytes_of_row(m), "a row of codes has the wrong number of bytes");
+  require(codes.shape(0) <= 1 || codes.stride(0) >= static_cast<int64_t>(codes.shape(1)),
+          "rows of codes overlap");
+  if (m.source == Source::kAffine) take_scales(m, scales, zeros);
+  nb::gil_scoped_release release;
+  new (self) OwnedMatrix(repack(m, threads));
+}
+
+size_t bytes_of(const OwnedMatrix& packed) {
+  return static_cast<size_t>(packed.matrix.tiles()) * packed.matrix.tile_bytes;
+}
+
+nb::ndarray<nb::numpy, float, nb::ndim<1>> decode(const OwnedMatrix& packed, int64_t row) {
+  require(row >= 0 && row < packed.matrix.rows, "no such row");
+  auto out = new_array<float, 1>({static_cast<size_t>(packed.matrix.columns)});
+  decode_row(packed.matrix, row, out.data());
+  return out;
+}
+
+// Quantized rows with the memory they lie in.
+struct QuantizedRows {
+  std::vector<uint8_t> memory;
+  Activations rows;
+};
+
+constexpr size_t kAlignment = 64;
+
+QuantizedRows quantize_rows(const Matrix& x, const LinearKernels& kernels) {
+  const auto rows = static_cast<int64_t>(x.shape(0));
+  const auto columns = static_cast<int64_t>(x.shape(1));
+  require(columns % kGroup == 0, "int8 activations need columns that are a multiple of 32");
+  QuantizedRows quantized;
+  quantized.memory.resize(activation_bytes(rows, columns) + kAlignment);
+  const auto address = reinterpret_cast<uintptr_t>(quantized.memory.data());
+  void* aligned = quantized.memory.data() + (kAlignment - address % kAlignment) % kAlignment;
+  quantized.rows = activations_in(aligned, rows, columns, nullptr);
+  for (int64_t r = 0; r < rows; ++r) {
+    kernels.quantize(x.data() + r * columns, quantized.rows, r);
+  }
+  return quantized;
+}
+
+// Multiplies piece by piece, so that a test can show that the split does not matter.
+NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::optional<Vector>& bias,
+                   const std::string& isa, int64_t tiles_at_once, int64_t rows_at_once) {
+  const PackedMatrix& w = packed.matrix;
+  const LinearKernels& kernels = linear_kernels(isa_named(isa));
+  const auto rows = static_cast<int64_t>(x.shape(0));
+  require(static_cast<int64_t>(x.shape(1)) == w.columns, "x has another width than the matrix");
+  require(!bias || static_cast<int64_t>(bias->shape(0)) == w.rows, "one bias for each output");
+  const int64_t tile_step = tiles_at_once > 0 ? tiles_at_once : w.tiles();
+  const int64_t row_step = rows_at_once > 0 ? rows_at_once : std::max<int64_t>(rows, 1);
+  auto out = new_array<float, 2>({x.shape(0), static_cast<size_t>(w.rows)});
+  const float* added = bias ? bias->data() : nullptr;
+
+  QuantizedRows quantized;
+  Activations a{rows,    w.columns, const_cast<float*>(x.data()), nullptr, nullptr, nullptr,
+                nullptr, nullptr};
+  if (!w.is_float()) {
+    quantized = quantize_rows(x, kernels);
+    a = quantized.rows;
+  }
+  nb::gil_scoped_release release;
+  for (int64_t tile = 0; tile < w.tiles(); tile += tile_step) {
+    for (int64_t row = 0; row < rows; row += row_step) {
+      kernels.multiply(w, tile, std::min(tile + tile_step, w.tiles()), a, row,
+                       std::min(row + row_step, rows), added, out.data(), w.rows);
+    }
+  }
+  return out;
+}
+
+using Codes8 = nb::ndarray<nb::numpy, int8_t, nb::ndim<2>>;
+using Sums = nb::ndarray<nb::numpy, int32_t, nb::ndim<2>>;
+
+// codes int8 [rows, columns], scales [rows, columns / 32], weighted sums the same, sums of each 16.
+std::tuple<Codes8, NewMatrix, NewMatrix, Sums> quantize_activations(const Matrix& x,
+                                                                    const std::string& isa) {
+  const QuantizedRows quantized = quantize_rows(x, linear_kernels(isa_named(isa)));
+  const Activations& a = quantized.rows;
+  const size_t rows = x.shape(0);
+  const auto runs = static_cast<size_t>(a.runs());
+  auto codes = new_array<int8_t, 2>({rows, x.shape(1)});
+  auto scales = new_array<float, 2>({rows, runs});
+  auto weighted = new_array<float, 2>({rows, runs});
+  auto sums = new_array<int32_t, 2>({rows, 2 * runs});
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t g = 0; g < runs; ++g) {
+      const int64_t slot = a.slot(static_cast<int64_t>(r), static_cast<int64_t>(g));
+      const size_t at = r * runs + g;
+      std::copy_n(a.q + kGroup * slot, kGroup, codes.data() + kGroup * at);
+      scales.data()[at] = a.scales[slot];
+      weighted.data()[at] = a.weighted[slot];
+      sums.data()[2 * at] = a.centre16[2 * slot] / -8;
+      sums.data()[2 * at + 1] = a.centre16[2 * slot + 1] / -8;
+    }
+  }
+  return {codes, scales, weighted, sums};
+}
+
 }  // namespace
 
 Isa isa_named(const std::string& wanted) {
   for (const auto& [name, isa] : kIsas) {
     if (wanted != name) continue;
-    if (!isa_available(isa)) {
-      throw std::invalid_argument("this CPU cannot run instruction set '" + wanted + "'");
-    }
+    require(isa_available(isa), "this CPU cannot run the instruction set");
     return isa;
   }
   throw std::invalid_argument("no instruction set '" + wanted + "'");
@@ -49,6 +233,17 @@ Isa isa_named(const std::string& wanted) {
 
 void bind_linear(nb::module_& module) {
   module.def("available_isas", &available_isas, "Instruction sets this CPU can run, best first.");
+  nb::class_<OwnedMatrix>(module, "PackedMatrix")
+      .def("__init__", &construct, nb::arg("source"), nb::arg("columns"), nb::arg("codes"),
+           nb::arg("bits") = 0, nb::arg("group") = 0, nb::arg("scales") = nb::none(),
+           nb::arg("zeros") = nb::none(), nb::arg("threads") = 1)
+      .def("decode_row", &decode, nb::arg("row"))
+      .def_prop_ro("rows", [](const OwnedMatrix& m) { return m.matrix.rows; })
+      .def_prop_ro("columns", [](const OwnedMatrix& m) { return m.matrix.columns; })
+      .def_prop_ro("nbytes", &bytes_of);
+  module.def("multiply", &multiply, nb::arg("packed"), nb::arg("x"), nb::arg("bias").none(),
+             nb::arg("isa"), nb::arg("tiles_at_once") = 0, nb::arg("rows_at_once") = 0);
+  module.def("quantize_activations", &quantize_activations, nb::arg("x"), nb::arg("isa"));
   bind_simd(module);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "simd/probes.h"
 
@@ -23,13 +24,6 @@ template <class T>
 using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <class T>
-Out<T> new_array(size_t n) {
-  T* memory = new T[n];
-  nb::capsule owner(memory, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  return Out<T>(memory, {n}, owner);
-}
 
 int64_t lanes_of(size_t n) {
   if (n % kLanes) throw std::invalid_argument("the length must be a multiple of 16");
@@ -46,26 +40,26 @@ Unary unary_named(const std::string& name) {
 }
 
 Out<float> unary(const std::string& isa, const std::string& name, In<float> x) {
-  auto out = new_array<float>(x.size());
+  auto out = new_array<float, 1>({x.size()});
   simd_probes(isa_named(isa)).unary(unary_named(name), x.data(), lanes_of(x.size()), out.data());
   return out;
 }
 
 Out<float> fma(const std::string& isa, In<float> a, In<float> b, In<float> c) {
   if (a.size() != b.size() || a.size() != c.size()) throw std::invalid_argument("lengths differ");
-  auto out = new_array<float>(a.size());
+  auto out = new_array<float, 1>({a.size()});
   simd_probes(isa_named(isa)).fma(a.data(), b.data(), c.data(), lanes_of(a.size()), out.data());
   return out;
 }
 
 Out<float> from_half(const std::string& isa, In<uint16_t> h) {
-  auto out = new_array<float>(h.size());
+  auto out = new_array<float, 1>({h.size()});
   simd_probes(isa_named(isa)).from_half(h.data(), lanes_of(h.size()), out.data());
   return out;
 }
 
 Out<uint16_t> to_half(const std::string& isa, In<float> x) {
-  auto out = new_array<uint16_t>(x.size());
+  auto out = new_array<uint16_t, 1>({x.size()});
   simd_probes(isa_named(isa)).to_half(x.data(), lanes_of(x.size()), out.data());
   return out;
 }
@@ -75,14 +69,14 @@ Out<int32_t> dot4(const std::string& isa, In<int32_t> acc, In<uint8_t> u, In<int
   if (acc.size() != 16 || u.size() != 64 || s.size() != 64) {
     throw std::invalid_argument("dot4 takes 16 sums and 64 bytes each");
   }
-  auto out = new_array<int32_t>(16);
+  auto out = new_array<int32_t, 1>({16});
   simd_probes(isa_named(isa)).dot4(acc.data(), u.data(), s.data(), narrow, out.data());
   return out;
 }
 
 std::tuple<Out<float>, Out<float>> reduce(const std::string& isa, In<float> x) {
-  auto sums = new_array<float>(x.size() / kLanes);
-  auto maxima = new_array<float>(x.size() / kLanes);
+  auto sums = new_array<float, 1>({x.size() / kLanes});
+  auto maxima = new_array<float, 1>({x.size() / kLanes});
   simd_probes(isa_named(isa)).reduce(x.data(), lanes_of(x.size()), sums.data(), maxima.data());
   return {sums, maxima};
 }

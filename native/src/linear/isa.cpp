@@ -10,9 +10,13 @@
 namespace fewbit {
 
 extern const SimdProbes kPortableProbes;
+extern const LinearKernels kPortableKernels;
 #if defined(__x86_64__)
 extern const SimdProbes kAvx2Probes;
 extern const SimdProbes kAvx512Probes;
+extern const LinearKernels kAvx2Kernels;
+extern const LinearKernels kAvx512Kernels;
+extern const LinearKernels kAmxKernels;
 #endif
 
 namespace {
@@ -67,6 +71,21 @@ bool isa_available(Isa isa) {
 #endif
     default:
       return false;
+  }
+}
+
+const LinearKernels& linear_kernels(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return kAvx2Kernels;
+    case Isa::kAvx512Vnni:
+      return kAvx512Kernels;
+    case Isa::kAmx:
+      return kAmxKernels;
+#endif
+    default:
+      return kPortableKernels;
   }
 }
 

@@ -8,6 +8,7 @@
 namespace fewbit {
 
 struct Avx2 {
+  static constexpr int kRegisters = 16;
   struct F32 {
     __m256 lo, hi;
   };
@@ -114,6 +115,9 @@ struct Avx2 {
   }
   FEWBIT_INLINE I32 mul(I32 a, I32 b) {
     return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
+  }
+  FEWBIT_INLINE I32 max(I32 a, I32 b) {
+    return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
   }
   FEWBIT_INLINE I32 madd16(I32 a, I32 b) {
     return {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
@@ -224,6 +228,18 @@ struct Avx2 {
     const __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
     const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_max_ss(d, _mm_shuffle_ps(d, d, 1)));
+  }
+  FEWBIT_INLINE int32_t reduce_add(I32 a) {
+    const __m256i b = _mm256_add_epi32(a.lo, a.hi);
+    const __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    const __m128i d = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(d, _mm_shuffle_epi32(d, 0xb1)));
+  }
+  FEWBIT_INLINE int32_t reduce_max(I32 a) {
+    const __m256i b = _mm256_max_epi32(a.lo, a.hi);
+    const __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    const __m128i d = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(d, _mm_shuffle_epi32(d, 0xb1)));
   }
   FEWBIT_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);

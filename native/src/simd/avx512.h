@@ -8,6 +8,7 @@
 namespace fewbit {
 
 struct Avx512 {
+  static constexpr int kRegisters = 32;
   using F32 = __m512;
   using I32 = __m512i;
   using U8 = __m512i;
@@ -56,6 +57,7 @@ struct Avx512 {
   FEWBIT_INLINE I32 add(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
   FEWBIT_INLINE I32 sub(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }
   FEWBIT_INLINE I32 mul(I32 a, I32 b) { return _mm512_mullo_epi32(a, b); }
+  FEWBIT_INLINE I32 max(I32 a, I32 b) { return _mm512_max_epi32(a, b); }
   FEWBIT_INLINE I32 madd16(I32 a, I32 b) { return _mm512_madd_epi16(a, b); }
   template <int N>
   FEWBIT_INLINE I32 shift_left(I32 a) {
@@ -126,6 +128,8 @@ struct Avx512 {
     const __m128 d = _mm_max_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_max_ss(d, _mm_shuffle_ps(d, d, 1)));
   }
+  FEWBIT_INLINE int32_t reduce_add(I32 a) { return _mm512_reduce_add_epi32(a); }
+  FEWBIT_INLINE int32_t reduce_max(I32 a) { return _mm512_reduce_max_epi32(a); }
   FEWBIT_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }

@@ -13,6 +13,7 @@
 namespace fewbit {
 
 struct Portable {
+  static constexpr int kRegisters = 0;
   struct F32 {
     float v[kLanes];
   };
@@ -125,6 +126,9 @@ struct Portable {
   FEWBIT_INLINE I32 mul(const I32& a, const I32& b) {
     return each<I32>([&](int i) { return word(a.v[i]) * word(b.v[i]); });
   }
+  FEWBIT_INLINE I32 max(const I32& a, const I32& b) {
+    return each<I32>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }
   FEWBIT_INLINE I32 madd16(const I32& a, const I32& b) {
     return each<I32>([&](int i) {
       const int32_t low = int16_t(a.v[i]) * int16_t(b.v[i]);
@@ -223,6 +227,16 @@ struct Portable {
       for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
     }
     return a.v[0];
+  }
+  FEWBIT_INLINE int32_t reduce_add(const I32& a) {
+    uint32_t sum = 0;
+    for (int i = 0; i < kLanes; ++i) sum += word(a.v[i]);
+    return static_cast<int32_t>(sum);
+  }
+  FEWBIT_INLINE int32_t reduce_max(const I32& a) {
+    int32_t largest = a.v[0];
+    for (int i = 1; i < kLanes; ++i) largest = a.v[i] > largest ? a.v[i] : largest;
+    return largest;
   }
   FEWBIT_INLINE void prefetch(const void*) {}
 

@@ -4,6 +4,7 @@
 // portable.h). Each has the same static functions, and each function returns the same bits in all
 // three, so a kernel that is written once computes the same bits everywhere:
 //
+//   kRegisters           vector registers of the machine (0: lanes are memory)
 //   F32, I32, U8, Mask   16 floats, 16 int32, 64 bytes (signed or not), 16 truth values
 //
 //   load, store          unaligned; load_n, store_n touch the first n lanes only (others read as 0)
@@ -16,11 +17,12 @@
 //   round(F32) -> I32    half to even; INT32_MIN where it does not fit
 //   convert(I32) -> F32  rounded to nearest
 //   bits(F32) -> I32, from_bits(I32) -> F32
-//   add, sub, mul (I32, wrapping), shift_left<N>, shift_right<N> (arithmetic), bit_and, bit_or
+//   add, sub, mul (I32, wrapping), max, reduce_add, reduce_max (I32), bit_and, bit_or
+//   shift_left<N>, shift_right<N> (arithmetic)
 //   madd16(a, b)         per lane the sum of the two products of signed 16-bit halves
 //   load_f16, load_bf16  16 halves -> F32, exact (a signalling NaN becomes quiet)
 //   store_f16            16 floats -> halves, to nearest even, subnormals and overflow included
-//   load_u8_i32, load_i8_i32   16 bytes -> I32
+//   load_u8_i32, load_i8_i32   16 bytes -> I32; store_i8 the low bytes of 16 values in -128..127
 //   load_u8, store_u8, set1_u8, and_u8, or_u8, add_u8, sub_u8 (wrapping)
 //   srl<N>, sll<N>       of 16-bit words: bits cross between bytes, the caller masks
 //   and_or(a, m, b)      (a & m) | b, of bytes

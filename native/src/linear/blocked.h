@@ -1,0 +1,184 @@
+// Many rows: the weights of two tiles are unpacked a chunk of inputs at a time into the first-level
+// cache, and register tiles of two tiles x 4 rows run over them. Between chunks the accumulators
+// rest in `out`, so the chain of each output is the one of kernels.h.
+#pragma once
+
+#include "linear/kernels.h"
+
+namespace fewbit {
+
+inline constexpr int kChunkRuns = 16;  // 8 KiB of bytes a tile
+inline constexpr int kBlockTiles = 2;
+inline constexpr int kBlockRows = 4;
+
+template <Scaling K>
+struct alignas(kVector) UnpackedTile {
+  uint8_t codes[kChunkRuns][kQuads][kVector];
+  float scale[kChunkRuns][kLanes];
+  float second[kChunkRuns][kLanes];
+  int32_t zero[K == Scaling::kAsymmetric ? kChunkRuns : 1][kLanes];
+};
+
+template <class S, Codes C, int V>
+FEWBIT_INLINE void store_pair(const uint8_t* codes, uint8_t (*out)[kVector]) {
+  typename S::U8 low, high;
+  unpack_pair<S, C, V>(codes, low, high);
+  S::store_u8(out[V], low);
+  S::store_u8(out[V + 4], high);
+}
+
+template <class S, Codes C, Scaling K>
+void unpack_chunk(Walker<S, C, K>& walker, int runs, UnpackedTile<K>& to) {
+  for (int i = 0; i < runs; ++i) {
+    const uint8_t* codes = Walker<S, C, K>::step(walker);
+    store_pair<S, C, 0>(codes, to.codes[i]);
+    store_pair<S, C, 1>(codes, to.codes[i]);
+    store_pair<S, C, 2>(codes, to.codes[i]);
+    store_pair<S, C, 3>(codes, to.codes[i]);
+    S::store(to.scale[i], walker.scales.scale);
+    if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
+      S::store(to.second[i], walker.scales.second);
+    }
+    if constexpr (K == Scaling::kAsymmetric) S::store(to.zero[i], walker.scales.zero);
+  }
+}
+
+template <class S, Scaling K>
+FEWBIT_INLINE RunScales<S, K> scales_of(const UnpackedTile<K>& tile, int run) {
+  RunScales<S, K> s;
+  s.scale = S::load(tile.scale[run]);
+  if constexpr (K == Scaling::kAsymmetric) {
+    s.zero = S::load(tile.zero[run]);
+  } else if constexpr (K != Scaling::kSymmetric) {
+    s.second = S::load(tile.second[run]);
+  }
+  return s;
+}
+
+// Which rows and inputs a register tile covers, and whether it begins and ends the chain.
+struct Span {
+  int64_t row;
+  int runs;
+  bool first;
+  bool last;
+};
+
+template <class S, Codes C, int T, int R, Scaling K>
+FEWBIT_INLINE void dot_quads(const UnpackedTile<K>* tiles, int run, int begin, int end,
+                             const int8_t* q, typename S::I32 (&dots)[T][R]) {
+#pragma GCC unroll 8
+  for (int j = begin; j < end; ++j) {
+    typename S::U8 codes[T];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) codes[t] = S::load_u8(tiles[t].codes[run][j]);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const typename S::U8 inputs = S::broadcast4(q + kGroup * r + 4 * j);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) dots[t][r] = dot<S, C>(dots[t][r], codes[t], inputs);
+    }
+  }
+}
+
+template <class S, Codes C, Scaling K, int T, int R>
+void register_tile(const UnpackedTile<K>* tiles, const TileOut<S>* to, RunInputs in,
+                   const Span& span) {
+  typename S::F32 acc[T][R];
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      acc[t][r] = span.first ? S::zero_f32() : TileOut<S>::load(to[t], span.row + r);
+    }
+  }
+  for (int run = 0; run < span.runs; ++run) {
+    RunScales<S, K> scales[T];
+    typename S::I32 dots[T][R];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      scales[t] = scales_of<S, K>(tiles[t], run);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) dots[t][r] = start_dot<S, C, K>(in, scales[t], r, 0);
+    }
+    if constexpr (K == Scaling::kSigned16) {
+      dot_quads<S, C, T, R>(tiles, run, 0, 4, in.q, dots);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          acc[t][r] = add_half<S>(acc[t][r], dots[t][r], scales[t].scale, in.scales[r]);
+          dots[t][r] = start_dot<S, C, K>(in, scales[t], r, 1);
+        }
+      }
+      dot_quads<S, C, T, R>(tiles, run, 4, 8, in.q, dots);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          acc[t][r] = add_half<S>(acc[t][r], dots[t][r], scales[t].second, in.scales[r]);
+        }
+      }
+    } else {
+      dot_quads<S, C, T, R>(tiles, run, 0, 8, in.q, dots);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          acc[t][r] = add_run<S, K>(acc[t][r], dots[t][r], dots[t][r], in, scales[t], r);
+        }
+      }
+    }
+    RunInputs::advance(in);
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const auto sum = span.last ? TileOut<S>::with_bias(to[t], acc[t][r]) : acc[t][r];
+      TileOut<S>::store(to[t], span.row + r, sum);
+    }
+  }
+}
+
+template <class S, Codes C, Scaling K, int T>
+void multiply_tiles(const PackedMatrix& w, int64_t tile, const Activations& a, int64_t row_begin,
+                    int64_t row_end, const float* bias, float* out, int64_t out_stride) {
+  UnpackedTile<K> tiles[T];
+  Walker<S, C, K> walkers[T];
+  TileOut<S> to[T];
+  for (int t = 0; t < T; ++t) {
+    walkers[t] = Walker<S, C, K>::start(w, tile + t);
+    to[t] = TileOut<S>::at(w, tile + t, bias, out, out_stride);
+  }
+  const int64_t runs = w.columns / kGroup;
+  for (int64_t done = 0; done < runs; done += kChunkRuns) {
+    const int count = static_cast<int>(runs - done < kChunkRuns ? runs - done : kChunkRuns);
+    for (int t = 0; t < T; ++t) unpack_chunk<S, C, K>(walkers[t], count, tiles[t]);
+    for (int64_t row = row_begin; row < row_end;) {
+      const Span span{row, count, done == 0, done + count == runs};
+      const RunInputs in = RunInputs::at(a, row, done);
+      if (piece_of(row, row_end, kBlockRows) == kBlockRows) {
+        register_tile<S, C, K, T, kBlockRows>(tiles, to, in, span);
+        row += kBlockRows;
+      } else {
+        register_tile<S, C, K, T, 1>(tiles, to, in, span);
+        row += 1;
+      }
+    }
+  }
+}
+
+template <class S, Codes C, Scaling K>
+void multiply_blocked(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
+                      const Activations& a, int64_t row_begin, int64_t row_end, const float* bias,
+                      float* out, int64_t out_stride) {
+  int64_t tile = tile_begin;
+  for (; tile + kBlockTiles <= tile_end; tile += kBlockTiles) {
+    multiply_tiles<S, C, K, kBlockTiles>(w, tile, a, row_begin, row_end, bias, out, out_stride);
+  }
+  if (tile < tile_end) {
+    multiply_tiles<S, C, K, 1>(w, tile, a, row_begin, row_end, bias, out, out_stride);
+  }
+}
+
+}  // namespace fewbit

@@ -1,0 +1,377 @@
+#include "linear/repack.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "linear/layout.h"
+
+namespace fewbit {
+
+namespace {
+
+constexpr int64_t kSuper = 256;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// --- what a source becomes -----------------------------------------------------------------------
+
+struct Target {
+  Codes codes;
+  Scaling scaling;
+};
+
+Codes affine_codes(int bits) {
+  if (bits <= 4) return Codes::kBits4;
+  if (bits == 5) return Codes::kBits5;
+  return bits == 6 ? Codes::kBits6 : Codes::kBits8;
+}
+
+Target target_of(const StoredMatrix& m) {
+  switch (m.source) {
+    case Source::kAffine:
+      return {affine_codes(m.bits), m.zeros ? Scaling::kAsymmetric : Scaling::kSymmetric};
+    case Source::kQ4_0:
+      return {Codes::kBits4, Scaling::kSymmetric};
+    case Source::kQ4_1:
+      return {Codes::kBits4, Scaling::kMinimum};
+    case Source::kQ5_0:
+      return {Codes::kBits5, Scaling::kSymmetric};
+    case Source::kQ5_1:
+      return {Codes::kBits5, Scaling::kMinimum};
+    case Source::kQ8_0:
+      return {Codes::kBits8, Scaling::kSymmetric};
+    case Source::kQ4_K:
+      return {Codes::kBits4, Scaling::kTwoLevel};
+    case Source::kQ5_K:
+      return {Codes::kBits5, Scaling::kTwoLevel};
+    case Source::kQ6_K:
+      return {Codes::kBits6, Scaling::kSigned16};
+    case Source::kF32:
+      return {Codes::kF32, Scaling::kNone};
+    case Source::kF16:
+      return {Codes::kF16, Scaling::kNone};
+    default:
+      return {Codes::kBf16, Scaling::kNone};
+  }
+}
+
+int64_t group_of(const StoredMatrix& m) {
+  switch (m.source) {
+    case Source::kAffine:
+      return m.group;
+    case Source::kQ4_K:
+    case Source::kQ5_K:
+    case Source::kQ6_K:
+      return kSuper;
+    default:
+      return kGroup;
+  }
+}
+
+// Bytes of a stored block of a weight group; affine and float sources have none.
+size_t block_bytes(Source source) {
+  switch (source) {
+    case Source::kQ4_0:
+      return 18;
+    case Source::kQ4_1:
+      return 20;
+    case Source::kQ5_0:
+      return 22;
+    case Source::kQ5_1:
+      return 24;
+    case Source::kQ8_0:
+      return 34;
+    case Source::kQ4_K:
+      return 144;
+    case Source::kQ5_K:
+      return 176;
+    case Source::kQ6_K:
+      return 210;
+    default:
+      return 0;
+  }
+}
+
+// --- codes of one run of one row, as unsigned bytes ----------------------------------------------
+
+void unpack_nibbles(const uint8_t* packed, uint8_t* out) {
+  for (int i = 0; i < 16; ++i) {
+    out[i] = packed[i] & 0x0f;
+    out[16 + i] = packed[i] >> 4;
+  }
+}
+
+void add_fifth_bits(const uint8_t* packed, uint8_t* out) {
+  uint32_t bits;
+  std::memcpy(&bits, packed, 4);
+  for (int i = 0; i < 32; ++i) out[i] |= static_cast<uint8_t>(((bits >> i) & 1u) << 4);
+}
+
+// Q4_K and Q5_K: 32 bytes hold two runs, the even one in the low nibbles.
+void unpack_super_nibbles(const uint8_t* nibbles, int64_t run, uint8_t* out) {
+  const uint8_t* pair = nibbles + 32 * (run / 2);
+  const int shift = 4 * static_cast<int>(run % 2);
+  for (int i = 0; i < 32; ++i) out[i] = (pair[i] >> shift) & 0x0f;
+}
+
+// Q6_K: each half of 128 inputs has 64 bytes of nibbles (runs 0 and 1 low, 2 and 3 high) and 32
+// bytes of bit pairs, pair k of byte i for input i of run k.
+void unpack_q6k(const uint8_t* block, int64_t run, uint8_t* out) {
+  const uint8_t* nibbles = block + 64 * (run / 4) + 32 * (run % 2);
+  const uint8_t* pairs = block + 128 + 32 * (run / 4);
+  const int nibble_shift = run % 4 >= 2 ? 4 : 0;
+  const int pair_shift = 2 * static_cast<int>(run % 4);
+  for (int i = 0; i < 32; ++i) {
+    const int low = (nibbles[i] >> nibble_shift) & 0x0f;
+    const int high = (pairs[i] >> pair_shift) & 3;
+    out[i] = static_cast<uint8_t>(low | (high << 4));
+  }
+}
+
+// Dense codes; `offset` moves symmetric codes of fewer bits to the centre of the kernel's.
+void unpack_affine(const uint8_t* packed, int bits, int offset, uint8_t* out) {
+  const uint64_t mask = (uint64_t{1} << bits) - 1;
+  for (int i = 0; i < 32; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, packed + bits * (i / 8), static_cast<size_t>(bits));
+    for (int k = 0; k < 8; ++k) {
+      out[i + k] = static_cast<uint8_t>(((word >> (bits * k)) & mask) + offset);
+    }
+  }
+}
+
+void unpack_run(const StoredMatrix& m, const uint8_t* row, int64_t run, uint8_t* out) {
+  const uint8_t* block = row + static_cast<size_t>(run) * block_bytes(m.source);
+  const uint8_t* super = row + static_cast<size_t>(run / 8) * block_bytes(m.source);
+  switch (m.source) {
+    case Source::kQ4_0:
+      return unpack_nibbles(block + 2, out);
+    case Source::kQ4_1:
+      return unpack_nibbles(block + 4, out);
+    case Source::kQ5_0:
+      unpack_nibbles(block + 6, out);
+      return add_fifth_bits(block + 2, out);
+    case Source::kQ5_1:
+      unpack_nibbles(block + 8, out);
+      return add_fifth_bits(block + 4, out);
+    case Source::kQ8_0:
+      for (int i = 0; i < 32; ++i) out[i] = block[2 + i] ^ 0x80;
+      return;
+    case Source::kQ4_K:
+      return unpack_super_nibbles(super + 16, run % 8, out);
+    case Source::kQ5_K:
+      unpack_super_nibbles(super + 48, run % 8, out);
+      for (int i = 0; i < 32; ++i) out[i] |= ((super[16 + i] >> (run % 8)) & 1) << 4;
+      return;
+    case Source::kQ6_K:
+      return unpack_q6k(super, run % 8, out);
+    default: {
+      const int centre = 1 << (bits_of(affine_codes(m.bits)) - 1);
+      const int offset = m.zeros ? 0 : centre - (1 << (m.bits - 1));
+      return unpack_affine(row + static_cast<size_t>(run) * 4 * m.bits, m.bits, offset, out);
+    }
+  }
+}
+
+// --- scales --------------------------------------------------------------------------------------
+
+void put_u16(uint8_t* head, int lane, const uint8_t* value) {
+  std::memcpy(head + 2 * lane, value, 2);
+}
+
+void write_head(const StoredMatrix& m, int64_t row, int64_t group, int lane, uint8_t* head) {
+  const uint8_t* block = m.bytes + static_cast<size_t>(row) * m.row_bytes +
+                         static_cast<size_t>(group) * block_bytes(m.source);
+  switch (m.source) {
+    case Source::kAffine: {
+      const auto at = static_cast<size_t>(row * m.scale_stride + group);
+      put_u16(head, lane, static_cast<const uint8_t*>(m.scales) + 2 * at);
+      if (m.zeros) head[32 + lane] = m.zeros[at];
+      return;
+    }
+    case Source::kQ4_0:
+    case Source::kQ5_0:
+    case Source::kQ8_0:
+      return put_u16(head, lane, block);
+    case Source::kQ6_K:
+      return put_u16(head, lane, block + 208);
+    default:
+      put_u16(head, lane, block);
+      return put_u16(head + 32, lane, block + 2);
+  }
+}
+
+// The 6-bit scale and minimum of run k of 8: bytes 0-3 and 4-7 hold those of runs 0-3; bytes 8-11
+// the low nibbles of runs 4-7, whose upper bits are the top of bytes 0-7.
+void write_run_head(const StoredMatrix& m, int64_t row, int64_t run, int lane, uint8_t* head) {
+  const uint8_t* block = m.bytes + static_cast<size_t>(row) * m.row_bytes +
+                         static_cast<size_t>(run / 8) * block_bytes(m.source);
+  const int64_t k = run % 8;
+  if (m.source == Source::kQ6_K) {
+    head[lane] = block[192 + 2 * k];
+    head[16 + lane] = block[192 + 2 * k + 1];
+    return;
+  }
+  const uint8_t* packed = block + 4;
+  if (k < 4) {
+    head[lane] = packed[k] & 63;
+    head[16 + lane] = packed[k + 4] & 63;
+  } else {
+    head[lane] = static_cast<uint8_t>((packed[k + 4] & 0x0f) | ((packed[k - 4] >> 2) & 0x30));
+    head[16 + lane] = static_cast<uint8_t>((packed[k + 4] >> 4) | ((packed[k] >> 2) & 0x30));
+  }
+}
+
+// --- vectors -------------------------------------------------------------------------------------
+
+using RunCodes = uint8_t[kTileRows][kGroup];
+
+uint32_t quad(const RunCodes& codes, int row, int j) {
+  uint32_t word;
+  std::memcpy(&word, codes[row] + 4 * j, 4);
+  return word;
+}
+
+void put_u32(uint8_t* vectors, int vector, int lane, uint32_t word) {
+  std::memcpy(vectors + kVector * vector + 4 * lane, &word, 4);
+}
+
+void write_codes(const RunCodes& codes, Codes kind, uint8_t* out) {
+  for (int r = 0; r < kTileRows; ++r) {
+    if (kind == Codes::kBits8) {
+      for (int j = 0; j < kQuads; ++j) put_u32(out, j, r, quad(codes, r, j));
+      continue;
+    }
+    for (int v = 0; v < 4; ++v) {
+      const uint32_t low = quad(codes, r, v) & 0x0f0f0f0fu;
+      const uint32_t high = quad(codes, r, v + 4) & 0x0f0f0f0fu;
+      put_u32(out, v, r, low | (high << 4));
+    }
+    if (kind == Codes::kBits5) {
+      uint32_t fifth = 0;
+      for (int j = 0; j < kQuads; ++j) fifth |= ((quad(codes, r, j) >> 4) & 0x01010101u) << j;
+      put_u32(out, 4, r, fifth);
+    }
+    if (kind == Codes::kBits6) {
+      for (int half = 0; half < 2; ++half) {
+        uint32_t pairs = 0;
+        for (int j = 0; j < 4; ++j) {
+          pairs |= ((quad(codes, r, 4 * half + j) >> 4) & 0x03030303u) << (2 * j);
+        }
+        put_u32(out, 4 + half, r, pairs);
+      }
+    }
+  }
+}
+
+// --- tiles ---------------------------------------------------------------------------------------
+
+void pack_run(const StoredMatrix& m, const Target& t, int64_t first, int lanes, int64_t run,
+              uint8_t* out) {
+  RunCodes codes = {};
+  for (int r = 0; r < lanes; ++r) {
+    unpack_run(m, m.bytes + static_cast<size_t>(first + r) * m.row_bytes, run, codes[r]);
+    if (run_head_bytes(t.scaling)) write_run_head(m, first + r, run, r, out);
+  }
+  write_codes(codes, t.codes, out + run_head_bytes(t.scaling));
+}
+
+void pack_integer_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile,
+                       uint8_t* out) {
+  const int64_t first = tile * kTileRows;
+  const int lanes = static_cast<int>(std::min<int64_t>(kTileRows, m.rows - first));
+  if (lanes < kTileRows) std::memset(out, 0, tile_bytes(t.codes, t.scaling, m.columns, group));
+  const int64_t runs = group / kGroup;
+  for (int64_t g = 0; g < m.columns / group; ++g) {
+    for (int r = 0; r < lanes; ++r) write_head(m, first + r, g, r, out);
+    out += head_bytes(t.scaling);
+    for (int64_t run = g * runs; run < (g + 1) * runs; ++run) {
+      pack_run(m, t, first, lanes, run, out);
+      out += run_bytes(t.codes, t.scaling);
+    }
+  }
+}
+
+template <size_t kWidth>
+void pack_float_tile(const StoredMatrix& m, int64_t tile, uint8_t* out) {
+  const int64_t first = tile * kTileRows;
+  const int64_t lanes = std::min<int64_t>(kTileRows, m.rows - first);
+  if (lanes < kTileRows) std::memset(out, 0, kWidth * kTileRows * static_cast<size_t>(m.columns));
+  for (int64_t r = 0; r < lanes; ++r) {
+    const uint8_t* row = m.bytes + static_cast<size_t>(first + r) * m.row_bytes;
+    for (int64_t c = 0; c < m.columns; ++c) {
+      std::memcpy(out + (c * kTileRows + r) * kWidth, row + c * kWidth, kWidth);
+    }
+  }
+}
+
+void pack_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile, uint8_t* out) {
+  if (t.codes == Codes::kF32) return pack_float_tile<4>(m, tile, out);
+  if (t.scaling == Scaling::kNone) return pack_float_tile<2>(m, tile, out);
+  pack_integer_tile(m, t, group, tile, out);
+}
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+void check(const StoredMatrix& m, const Target& t, int64_t group) {
+  require(m.rows > 0 && m.columns > 0, "a packed matrix has at least one row and one column");
+  if (t.scaling == Scaling::kNone) return;
+  require(m.source != Source::kAffine || (m.bits >= 2 && m.bits <= 8),
+          "affine codes have 2 to 8 bits");
+  require(group > 0 && group % kGroup == 0 && m.columns % group == 0,
+          std::to_string(m.columns) + " columns do not divide into groups of " +
+              std::to_string(group) + " that are multiples of 32");
+}
+
+}  // namespace
+
+PackedMemory::PackedMemory(size_t bytes) {
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kVector;
+  const size_t whole = (bytes + alignment - 1) / alignment * alignment;
+  data_.reset(static_cast<uint8_t*>(std::aligned_alloc(alignment, whole)));
+  if (!data_) throw std::bad_alloc();
+#if defined(__linux__)
+  if (alignment == kHugePage) madvise(data_.get(), whole, MADV_HUGEPAGE);
+#endif
+}
+
+void PackedMemory::Free::operator()(uint8_t* p) const { std::free(p); }
+
+OwnedMatrix repack(const StoredMatrix& stored, int threads) {
+  const Target t = target_of(stored);
+  const int64_t group = t.scaling == Scaling::kNone ? 1 : group_of(stored);
+  check(stored, t, group);
+  PackedMatrix matrix{t.codes,     t.scaling,
+                      stored.rows, stored.columns,
+                      group,       tile_bytes(t.codes, t.scaling, stored.columns, group),
+                      nullptr};
+  OwnedMatrix owned{PackedMemory(static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes), matrix};
+  owned.matrix.data = owned.memory.data();
+
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    for (int64_t tile; (tile = next.fetch_add(1)) < matrix.tiles();) {
+      pack_tile(stored, t, group, tile,
+                owned.memory.data() + static_cast<size_t>(tile) * matrix.tile_bytes);
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads && i < matrix.tiles(); ++i) others.emplace_back(work);
+  work();
+  for (auto& other : others) other.join();
+  return owned;
+}
+
+}  // namespace fewbit

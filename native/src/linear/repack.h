@@ -1,0 +1,67 @@
+// From the bytes of a stored tensor to a packed matrix.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "linear/linear.h"
+
+namespace fewbit {
+
+enum class Source : uint8_t {
+  kAffine,  // dense codes of `bits` bits, lowest bit first; fp16 scales, u8 zero points
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kF32,
+  kF16,
+  kBf16,
+};
+
+// A tensor as a checkpoint stores it. The caller has checked that the pointers hold what the sizes
+// say. `scales`, `zeros` and `bits` are read for kAffine only: element (row, group) is at
+// row * scale_stride + group, the stride 0 where all rows share their scales. Affine codes are
+// stored with 2^(bits-1) added where `zeros` is null (symmetric).
+struct StoredMatrix {
+  Source source;
+  int64_t rows;
+  int64_t columns;
+  const uint8_t* bytes;
+  size_t row_bytes;
+  int bits = 0;
+  int64_t group = 0;
+  const void* scales = nullptr;
+  const uint8_t* zeros = nullptr;
+  int64_t scale_stride = 0;
+};
+
+// Memory of a packed matrix: 64-byte aligned; from 2 MiB on aligned to that and offered to the
+// kernel for huge pages. Not initialized.
+class PackedMemory {
+ public:
+  explicit PackedMemory(size_t bytes);
+  uint8_t* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* p) const;
+  };
+  std::unique_ptr<uint8_t, Free> data_;
+};
+
+struct OwnedMatrix {
+  PackedMemory memory;
+  PackedMatrix matrix;
+};
+
+// Packs on `threads` threads. 2- and 3-bit codes become 4-bit ones and 7-bit codes 8-bit ones,
+// with the same values. Throws std::invalid_argument for a shape that cannot be packed.
+OwnedMatrix repack(const StoredMatrix& stored, int threads);
+
+}  // namespace fewbit
