@@ -45,6 +45,13 @@ class EvaluationSettings:
             value = getattr(self, name)
             if value < least:
                 raise UsageError(f"{name} is {value}; it must be at least {least}.")
+        self.run_settings()
+
+    def run_settings(self) -> RunSettings:
+        """Return how both models are run: one sequence of one window at a time."""
+        return RunSettings(
+            executor=self.executor, threads=self.threads, context=self.window_tokens, isa=self.isa
+        )
 
 
 Progress = Callable[[int, int], None]
@@ -81,7 +88,7 @@ def _evaluate(
     started = time.perf_counter()
     identity = check_identity(source, candidate)
     windows = _windows(source, documents, settings)
-    one, other = _runner(source, settings), _runner(candidate, settings)
+    one, other = (runner_of(s.model, settings.run_settings()) for s in (source, candidate))
     scores = score(
         Pair(one, other),
         documents,
@@ -123,14 +130,6 @@ def _opened(path: Path) -> Iterator[Subject]:
         yield subject
     finally:
         subject.model.checkpoint.close()
-
-
-def _runner(subject: Subject, settings: EvaluationSettings) -> Runner:
-    context = settings.window_tokens
-    run = RunSettings(
-        executor=settings.executor, threads=settings.threads, context=context, isa=settings.isa
-    )
-    return runner_of(subject.model, run)
 
 
 def _threads(settings: EvaluationSettings) -> int:

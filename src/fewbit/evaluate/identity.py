@@ -28,6 +28,12 @@ from fewbit.records.manifest import Manifest
 from fewbit.tokens.identity import PROBE, fingerprint, vocabulary
 from fewbit.tokens.tokenizer import Tokenizer
 
+EMBEDDING, HEAD = "embed.weight", "head.weight"
+
+_COMPARED_OTHERWISE = ("rope", "local_rope", "tied")
+"""Fields with several spellings. A rope is a formula or its divisors: the Program has what it does.
+Some GGUF files store a tied table twice: its tensors are compared."""
+
 _PIECE = 1 << 20
 """Elements decoded at once."""
 
@@ -58,14 +64,13 @@ def _architecture(source: Subject, candidate: Subject) -> str:
     one, other = source.model.config, candidate.model.config
     for field in fields(one):
         pair = getattr(one, field.name), getattr(other, field.name)
-        # A rope can be written down as a formula or as its divisors; the Program has what it does.
-        if field.name not in ("rope", "local_rope") and not _alike(*pair):
+        if field.name not in _COMPARED_OTHERWISE and not _alike(*pair):
             raise IdentityError(
                 f"The source's {field.name} is {_short(pair[0])} and the candidate's "
                 f"{_short(pair[1])}; compare models of one architecture."
             )
     for a, b in zip(build_program(one).ops, build_program(other).ops, strict=True):
-        if not _alike(asdict(a), asdict(b)):
+        if not _alike(_settings(a), _settings(b)):
             raise IdentityError(
                 f"The models compute '{a.site}' differently ({_short(_difference(a, b))}); compare "
                 "models of one architecture."
@@ -166,19 +171,17 @@ def _compare_tensors(
     source: Subject, candidate: Subject, checks: tuple[IdentityCheck, ...]
 ) -> Identity:
     one, other = source.model, candidate.model
-    if one.slots.keys() != other.slots.keys():
-        slot = sorted(one.slots.keys() ^ other.slots.keys())[0]
-        holder = "source" if slot in one.slots else "candidate"
-        raise IdentityError(f"Only the {holder} has a tensor for {slot}; they are not one model.")
+    _require_same_slots(one, other)
     changes = _declared(candidate)
     equal = rounded = 0
     declared = []
-    for slot in one.slots:
-        if other.info(slot).format not in FLOATS:
+    for slot in shared_slots(one, other):
+        place = slot_in(other, slot)
+        if other.info(place).format not in FLOATS:
             continue
-        if slot in changes:
-            declared.append(DeclaredChange(slot=slot, change=changes[slot]))
-        elif _is_rounded(_effective(one, slot), _effective(other, slot), slot):
+        if place in changes:
+            declared.append(DeclaredChange(slot=slot, change=changes[place]))
+        elif _is_rounded(_effective(one, slot_in(one, slot)), _effective(other, place), slot):
             rounded += 1
         else:
             equal += 1
@@ -188,6 +191,23 @@ def _compare_tensors(
         rounded_tensors=rounded,
         declared=tuple(declared),
     )
+
+
+def _require_same_slots(one: ModelSource, other: ModelSource) -> None:
+    names = [set(model.slots) - {HEAD} for model in (one, other)]
+    for slot in sorted(names[0] ^ names[1]):
+        holder = "source" if slot in names[0] else "candidate"
+        raise IdentityError(f"Only the {holder} has a tensor for {slot}; they are not one model.")
+
+
+def shared_slots(one: ModelSource, other: ModelSource) -> tuple[Slot, ...]:
+    """Return the slots to compare, in the Program's order; the head where either stores one."""
+    return tuple(one.slots if HEAD in one.slots else other.slots)
+
+
+def slot_in(model: ModelSource, slot: Slot) -> Slot:
+    """Return where a model has what another has in `slot`: a tied head lies in the embedding."""
+    return EMBEDDING if slot == HEAD and HEAD not in model.slots else slot
 
 
 def _declared(candidate: Subject) -> dict[Slot, str]:
@@ -263,11 +283,17 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def _settings(op: Op) -> dict[str, Any]:
+    """Return an op's fields; a tied head reads the table of the embedding."""
+    return {n: EMBEDDING if value == HEAD else value for n, value in asdict(op).items()}
+
+
 def _difference(one: Op, other: Op) -> str:
     """Return the first field in which two ops differ, with both values."""
-    for name, value in asdict(one).items():
-        if not _alike(value, getattr(other, name, None)):
-            return f"{name} {value} and {getattr(other, name, None)}"
+    theirs = _settings(other)
+    for name, value in _settings(one).items():
+        if not _alike(value, theirs.get(name)):
+            return f"{name} {value} and {theirs.get(name)}"
     return f"{type(one).__name__} and {type(other).__name__}"
 
 

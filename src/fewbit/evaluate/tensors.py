@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError
+from fewbit.evaluate.identity import shared_slots, slot_in
 from fewbit.formats.registry import decode_rows
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.binding import is_vector
@@ -26,7 +27,9 @@ def tensor_errors(source: ModelSource, candidate: ModelSource) -> tuple[TensorEr
         NumericalError: a weight is NaN or infinite; names the slot.
     """
     return tuple(
-        _tensor_error(source, candidate, slot) for slot in source.slots if not is_vector(slot)
+        _tensor_error(source, candidate, slot)
+        for slot in shared_slots(source, candidate)
+        if not is_vector(slot)
     )
 
 
@@ -46,7 +49,8 @@ def relative_error(source: QuantTensor, candidate: QuantTensor) -> float:
 
 
 def _tensor_error(source: ModelSource, candidate: ModelSource, slot: Slot) -> TensorError:
-    one, other = source.read(slot), candidate.read(slot)
+    places = slot_in(source, slot), slot_in(candidate, slot)
+    one, other = source.read(places[0]), candidate.read(places[1])
     error = relative_error(one, other)
     if not math.isfinite(error):
         raise NumericalError(
@@ -61,8 +65,8 @@ def _tensor_error(source: ModelSource, candidate: ModelSource, slot: Slot) -> Te
         weights=one.shape[0] * one.shape[1],
         relative_error=error,
     )
-    source.release(slot)
-    candidate.release(slot)
+    source.release(places[0])
+    candidate.release(places[1])
     return found
 
 
