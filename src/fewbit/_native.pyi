@@ -5,6 +5,42 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+class PackedMatrix:
+    def __init__(
+        self,
+        source: str,
+        columns: int,
+        codes: NDArray[np.uint8],
+        bits: int = 0,
+        group: int = 0,
+        scales: NDArray[np.uint16] | None = None,
+        zeros: NDArray[np.uint8] | None = None,
+        threads: int = 1,
+    ) -> None: ...
+    def decode_row(self, row: int) -> NDArray[np.float32]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+def available_isas() -> list[str]: ...
+def packed_bytes(
+    source: str, rows: int, columns: int, bits: int, group: int, asymmetric: bool
+) -> int: ...
+def multiply(
+    packed: PackedMatrix,
+    x: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    isa: str,
+    tiles_at_once: int = 0,
+    rows_at_once: int = 0,
+) -> NDArray[np.float32]: ...
+def quantize_activations(
+    x: NDArray[np.float32], isa: str
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]: ...
+
 class TokenSampler:
     def __init__(
         self,

@@ -128,6 +128,11 @@ void construct(OwnedMatrix* self, const std::string& source, int64_t columns, co
   new (self) OwnedMatrix(repack(m, threads));
 }
 
+size_t packed_bytes_of(const std::string& source, int64_t rows, int64_t columns, int bits,
+                       int64_t group, bool asymmetric) {
+  return packed_bytes(source_named(source), rows, columns, bits, group, asymmetric);
+}
+
 size_t bytes_of(const OwnedMatrix& packed) {
   return static_cast<size_t>(packed.matrix.tiles()) * packed.matrix.tile_bytes;
 }
@@ -241,6 +246,8 @@ void bind_linear(nb::module_& module) {
       .def_prop_ro("rows", [](const OwnedMatrix& m) { return m.matrix.rows; })
       .def_prop_ro("columns", [](const OwnedMatrix& m) { return m.matrix.columns; })
       .def_prop_ro("nbytes", &bytes_of);
+  module.def("packed_bytes", &packed_bytes_of, nb::arg("source"), nb::arg("rows"),
+             nb::arg("columns"), nb::arg("bits"), nb::arg("group"), nb::arg("asymmetric"));
   module.def("multiply", &multiply, nb::arg("packed"), nb::arg("x"), nb::arg("bias").none(),
              nb::arg("isa"), nb::arg("tiles_at_once") = 0, nb::arg("rows_at_once") = 0);
   module.def("quantize_activations", &quantize_activations, nb::arg("x"), nb::arg("isa"));

@@ -36,10 +36,10 @@ Codes affine_codes(int bits) {
   return bits == 6 ? Codes::kBits6 : Codes::kBits8;
 }
 
-Target target_of(const StoredMatrix& m) {
-  switch (m.source) {
+Target target_of(Source source, int bits, bool asymmetric) {
+  switch (source) {
     case Source::kAffine:
-      return {affine_codes(m.bits), m.zeros ? Scaling::kAsymmetric : Scaling::kSymmetric};
+      return {affine_codes(bits), asymmetric ? Scaling::kAsymmetric : Scaling::kSymmetric};
     case Source::kQ4_0:
       return {Codes::kBits4, Scaling::kSymmetric};
     case Source::kQ4_1:
@@ -65,14 +65,18 @@ Target target_of(const StoredMatrix& m) {
   }
 }
 
-int64_t group_of(const StoredMatrix& m) {
-  switch (m.source) {
+int64_t group_of(Source source, int64_t affine_group) {
+  switch (source) {
     case Source::kAffine:
-      return m.group;
+      return affine_group;
     case Source::kQ4_K:
     case Source::kQ5_K:
     case Source::kQ6_K:
       return kSuper;
+    case Source::kF32:
+    case Source::kF16:
+    case Source::kBf16:
+      return 1;
     default:
       return kGroup;
   }
@@ -349,9 +353,16 @@ PackedMemory::PackedMemory(size_t bytes) {
 
 void PackedMemory::Free::operator()(uint8_t* p) const { std::free(p); }
 
+size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
+                    bool asymmetric) {
+  const Target t = target_of(source, bits, asymmetric);
+  const auto tiles = static_cast<size_t>((rows + kTileRows - 1) / kTileRows);
+  return tiles * tile_bytes(t.codes, t.scaling, columns, group_of(source, group));
+}
+
 OwnedMatrix repack(const StoredMatrix& stored, int threads) {
-  const Target t = target_of(stored);
-  const int64_t group = t.scaling == Scaling::kNone ? 1 : group_of(stored);
+  const Target t = target_of(stored.source, stored.bits, stored.zeros != nullptr);
+  const int64_t group = group_of(stored.source, stored.group);
   check(stored, t, group);
   PackedMatrix matrix{t.codes,     t.scaling,
                       stored.rows, stored.columns,

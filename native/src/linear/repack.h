@@ -60,6 +60,10 @@ struct OwnedMatrix {
   PackedMatrix matrix;
 };
 
+// Bytes of the packed form of a matrix; `bits`, `group` and `asymmetric` are read for kAffine only.
+size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
+                    bool asymmetric);
+
 // Packs on `threads` threads. 2- and 3-bit codes become 4-bit ones and 7-bit codes 8-bit ones,
 // with the same values. Throws std::invalid_argument for a shape that cannot be packed.
 OwnedMatrix repack(const StoredMatrix& stored, int threads);

@@ -1,0 +1,148 @@
+"""From a stored tensor to the tiles that the native kernels read.
+
+What each format becomes (the bytes are described in native/src/linear/layout.h):
+
+    int2, int3, int4, q4_0   w4.sym     int6             w6.sym      f32, f16, bf16   as they are
+    int5, q5_0               w5.sym     int7, int8, q8_0 w8.sym
+    q4_1, q5_1               w4.min, w5.min               each group has a minimum
+    q4_k, q5_k               w4.two, w5.two               scales and minima of two levels
+    q6_k                     w6.half                      an int8 scale per 16 inputs
+    int2 .. int8, asymmetric w4.asym .. w8.asym           each group has a zero point
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fewbit._native import PackedMatrix, packed_bytes
+from fewbit.errors import KernelError
+from fewbit.formats.spec import BlockSpec, Granularity, QuantSpec, QuantTensor, ScaleType
+
+RUN = 32
+"""Inputs that share an activation scale; weight groups are multiples of it."""
+
+_BLOCK_WEIGHTS = {
+    "q4_0": "w4.sym.g32",
+    "q4_1": "w4.min.g32",
+    "q5_0": "w5.sym.g32",
+    "q5_1": "w5.min.g32",
+    "q8_0": "w8.sym.g32",
+    "q4_k": "w4.two.g32",
+    "q5_k": "w5.two.g32",
+    "q6_k": "w6.half.g16",
+}
+_FLOATS = ("f32", "f16", "bf16")
+_KERNEL_BITS = {2: 4, 3: 4, 4: 4, 5: 5, 6: 6, 7: 8, 8: 8}
+
+
+@dataclass(frozen=True)
+class PackedForm:
+    """How a tensor lies in memory once packed."""
+
+    source: str
+    """The native packer's name for the stored format: a GGUF type, or `affine`."""
+    weights: str
+    """The weights' part of a kernel id, such as `w4.sym.g32`."""
+    bits: int = 0
+    """Bits of an affine code as stored; 0 otherwise."""
+    group: int = 0
+    """Inputs that share a scale in an affine format; 0 otherwise."""
+    asymmetric: bool = False
+    note: str = ""
+    """The widening, in words, where codes take more bits than stored."""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the weights are floats, whose activations stay float32."""
+        return self.source in _FLOATS
+
+
+def packed_form(tensor: QuantTensor) -> PackedForm:
+    """Return the form that `pack` gives a tensor.
+
+    Raises:
+        KernelError: no kernel reads the format; the message says why and what would be read.
+    """
+    reason = obstacle(tensor)
+    if reason is not None:
+        raise KernelError(f"A tensor of format {tensor.spec.name} cannot be packed: {reason}.")
+    if isinstance(tensor.spec, BlockSpec):
+        name = tensor.spec.name
+        return PackedForm(name, _BLOCK_WEIGHTS.get(name, name))
+    return _affine_form(tensor.spec, tensor.shape[1])
+
+
+def obstacle(tensor: QuantTensor) -> str | None:
+    """Return why no kernel reads the tensor, or None where one does."""
+    spec, (rows, columns) = tensor.spec, tensor.shape
+    if rows == 0 or columns == 0:
+        return f"its shape is {rows} x {columns}"
+    if isinstance(spec, BlockSpec):
+        if spec.name not in _BLOCK_WEIGHTS and spec.name not in _FLOATS:
+            known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS])
+            return f"no kernel reads {spec.name}; kernels read {known} and affine integers"
+        return None
+    return _affine_obstacle(spec, columns)
+
+
+def pack(tensor: QuantTensor, threads: int = 1) -> PackedMatrix:
+    """Pack a tensor into tiles, in new memory; every weight keeps its exact value.
+
+    Args:
+        tensor: [outputs, inputs], in a format for which `obstacle` is None.
+        threads: how many threads work at it.
+
+    Raises:
+        KernelError: no kernel reads the format.
+    """
+    form = packed_form(tensor)
+    if form.source != "affine":
+        return PackedMatrix(form.source, tensor.shape[1], tensor.codes, threads=threads)
+    assert tensor.scales is not None
+    scales = np.ascontiguousarray(tensor.scales, np.float16).view(np.uint16)
+    zeros = None if tensor.zeros is None else np.ascontiguousarray(tensor.zeros)
+    return PackedMatrix(
+        form.source,
+        tensor.shape[1],
+        tensor.codes,
+        bits=form.bits,
+        group=form.group,
+        scales=scales,
+        zeros=zeros,
+        threads=threads,
+    )
+
+
+def size_of(form: PackedForm, shape: tuple[int, int]) -> int:
+    """Return the bytes of a packed matrix [rows, columns]: whole tiles of 16 rows."""
+    return packed_bytes(form.source, *shape, form.bits, form.group, form.asymmetric)
+
+
+def _affine_form(spec: QuantSpec, columns: int) -> PackedForm:
+    group = spec.group_size or columns
+    bits = _KERNEL_BITS[spec.bits]
+    kind = "sym" if spec.symmetric else "asym"
+    where = f"g{group}" if spec.group_size else "row"
+    note = "" if bits == spec.bits else f"{spec.bits}-bit codes are run as {bits}-bit ones"
+    return PackedForm(
+        "affine",
+        f"w{bits}.{kind}.{where}",
+        bits=spec.bits,
+        group=group,
+        asymmetric=not spec.symmetric,
+        note=note,
+    )
+
+
+def _affine_obstacle(spec: QuantSpec, columns: int) -> str | None:
+    if spec.scale_type is not ScaleType.F16:
+        return f"its scales are {spec.scale_type.value}; kernels read f16 scales"
+    if spec.granularity is Granularity.CHANNEL:
+        return "a scale per input channel cannot be taken out of an integer dot product"
+    if columns % RUN:
+        return f"its {columns} columns are not a multiple of {RUN}"
+    if spec.group_size is not None and spec.group_size % RUN:
+        return f"its groups of {spec.group_size} inputs are not a multiple of {RUN}"
+    return None
