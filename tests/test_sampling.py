@@ -236,8 +236,28 @@ def test_the_native_distribution_equals_the_truth(params, size, spread, seed, ro
     same_support(truth, found, logits, params, past)
 
 
+@given(
+    params=PARAMS,
+    size=st.sampled_from([1, 15, 127, 129, 1000]),
+    spread=st.sampled_from([0.0, 3.0, 60.0]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_instruction_set_gives_the_same_bits(params, size, spread, seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, spread, size + 3).astype(np.float32)
+    sampler = TokenSampler(params, seed=0, prompt=rng.integers(0, size, 9).tolist())
+    results = []
+    for isa in _native.available_isas():
+        try:
+            results.append(sampler.probabilities(logits, vocabulary=size, isa=isa).tobytes())
+        except NumericalError as error:
+            results.append(str(error))
+    assert len(set(results)) == 1
+
+
 def same_support(truth, found, logits, params, past):
-    """Native masses carry the error of exp (2^-22) and of float lanes (8 + 4 additions, 2^-20).
+    """Native masses carry the error of exp (2 ulp, 2^-22) and of floats (8 + 4 additions, 2^-20).
 
     A ratio of two such sums is off by 2^-18 at most, so a token at the edge of top-p may fall to
     either side; the masses then still agree within what that token weighs, and it must lie at the

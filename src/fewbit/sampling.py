@@ -230,15 +230,21 @@ class TokenSampler:
         self.native.remember(list(tokens), generated=True)
 
     def probabilities(
-        self, logits: NDArray[np.float32], *, vocabulary: int | None = None
+        self,
+        logits: NDArray[np.float32],
+        *,
+        vocabulary: int | None = None,
+        isa: str | None = None,
     ) -> NDArray[np.float64]:
         """Return `distribution` of float32 [V] logits as the native pipeline computes it.
+
+        `isa` forces an instruction set, as tests do; every one gives the same bits.
 
         Raises:
             NumericalError: as `distribution`.
         """
         limit = len(logits) if vocabulary is None else vocabulary
-        found, fault, where = self.native.probabilities(logits, limit)
+        found, fault, where = self.native.probabilities(logits, limit, isa)
         if fault:
             raise _fault(fault, where, float(logits[where]))
         return np.asarray(found)

@@ -1,10 +1,12 @@
 // Sampling for Python: fewbit.sampling is its only user and documents it.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
@@ -61,12 +63,13 @@ TokenSampler make_sampler(double temperature, int64_t top_k, double top_p, doubl
   return sampler;
 }
 
-nb::tuple probabilities(const TokenSampler& sampler, const Row& logits, int64_t vocabulary) {
+nb::tuple probabilities(const TokenSampler& sampler, const Row& logits, int64_t vocabulary,
+                        const std::optional<std::string>& isa) {
   const auto width = static_cast<int64_t>(logits.shape(0));
   require(0 < vocabulary && vocabulary <= width, "vocabulary must be in [1, logits]");
   auto* out = new double[static_cast<size_t>(width)]();
   nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<double*>(p); });
-  Distribution distribution;
+  Distribution distribution(isa ? row_kernels(isa_named(*isa)) : best_row_kernels());
   const SamplingFault fault =
       distribution.shape(logits.data(), vocabulary, sampler.rule, sampler.history);
   if (fault == SamplingFault::kNone) distribution.probabilities(out);
@@ -107,9 +110,11 @@ std::vector<Result> sample_blocks(const Logits& logits, int64_t vocabulary,
   std::vector<BlockDraws> found;
   {
     const nb::gil_scoped_release release;
-    Distribution distribution;
+    Distribution distribution(best_row_kernels());
+    Distribution scratch(best_row_kernels());
     for (const BlockRequest& request : requests)
-      found.push_back(draw_block(logits.data(), stride, vocabulary, request, distribution));
+      found.push_back(
+          draw_block(logits.data(), stride, vocabulary, request, distribution, scratch));
   }
   std::vector<Result> results;
   for (BlockDraws& draws : found) {
@@ -143,7 +148,7 @@ void bind_sampling(nb::module_& module) {
             for (const int32_t token : tokens) self.remember(token, generated);
           },
           "tokens"_a, nb::kw_only(), "generated"_a)
-      .def("probabilities", &probabilities, "logits"_a, "vocabulary"_a);
+      .def("probabilities", &probabilities, "logits"_a, "vocabulary"_a, "isa"_a = nb::none());
   module.def("sample_blocks", &sample_blocks, "logits"_a, "vocabulary"_a, "samplers"_a, "rows"_a,
              "positions"_a, "drafts"_a, "top_logprobs"_a);
   module.def("keyed_uniform", &keyed_uniform, "seed"_a, "sample"_a, "position"_a, "purpose"_a);

@@ -11,7 +11,8 @@ void TokenSampler::remember(int32_t token, bool generated) {
 }
 
 BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
-                      const BlockRequest& request, Distribution& distribution) {
+                      const BlockRequest& request, Distribution& distribution,
+                      Distribution& scratch) {
   BlockDraws draws{{}, {}, SamplingFault::kNone, 0, 0};
   TokenSampler& sampler = *request.sampler;
   const SamplingRule& rule = sampler.rule;
@@ -29,7 +30,7 @@ BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
     const int32_t token = distribution.pick(uniform);
     draws.tokens.push_back(token);
     if (request.top >= 0)
-      draws.logprobs.push_back(row_logprobs(row, vocabulary, token, request.top));
+      draws.logprobs.push_back(row_logprobs(row, vocabulary, token, request.top, scratch));
     sampler.remember(token, true);
     if (j == length || token != request.draft[static_cast<size_t>(j)]) break;
   }

@@ -33,6 +33,7 @@ struct BlockDraws {
 
 // Draws row by row and stops after the first token that is not the draft's.
 BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
-                      const BlockRequest& request, Distribution& distribution);
+                      const BlockRequest& request, Distribution& distribution,
+                      Distribution& scratch);
 
 }  // namespace fewbit

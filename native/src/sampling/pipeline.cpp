@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
 
-#include "sampling/exp.h"
-
 namespace fewbit {
 namespace {
 
-constexpr int64_t kBlock = 128;
-constexpr int64_t kLanes = 16;
+constexpr int64_t kBlock = kVocabularyBlock;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kBanned = -kInfinity;
 
@@ -21,35 +19,6 @@ constexpr float kBanned = -kInfinity;
 constexpr double kSlack = 0.99;
 
 uint32_t order_key(float scaled) { return std::bit_cast<uint32_t>(scaled) & 0x7fffffffu; }
-
-// Folds a block of 128 into 16 lanes in ascending order, then the lanes by one tree.
-template <class Fold>
-float fold_block(const float* x, Fold fold) {
-  float lanes[kLanes];
-  for (int64_t l = 0; l < kLanes; ++l) lanes[l] = x[l];
-  for (int64_t i = kLanes; i < kBlock; i += kLanes)
-    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = fold(lanes[l], x[i + l]);
-  for (int64_t width = kLanes / 2; width > 0; width /= 2)
-    for (int64_t l = 0; l < width; ++l) lanes[l] = fold(lanes[l], lanes[l + width]);
-  return lanes[0];
-}
-
-float block_maximum(const float* x) {
-  return fold_block(x, [](float a, float b) { return a < b ? b : a; });
-}
-
-float block_sum(const float* x) {
-  return fold_block(x, [](float a, float b) { return a + b; });
-}
-
-bool all_finite(const float* x, int64_t count) {
-  uint32_t found = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t exponent = std::bit_cast<uint32_t>(x[i]) & 0x7f800000u;
-    found |= exponent == 0x7f800000u ? 1u : 0u;
-  }
-  return found == 0;
-}
 
 // Keeps the shortest prefix, in the order (key, id) ascending, whose weights reach `target`: a
 // radix search for the key at which they do, then that key's tokens in ascending id order.
@@ -87,9 +56,20 @@ void keep_prefix(std::vector<Candidate>& candidates, double target, Weight weigh
 
 SamplingFault Distribution::shape(const float* logits, int64_t vocabulary, const SamplingRule& rule,
                                   const TokenCounts& history) {
-  if (!load(logits, vocabulary)) return SamplingFault::kNotFinite;
-  adjust(rule, history);
-  if (const SamplingFault fault = find_best(); fault != SamplingFault::kNone) return fault;
+  vocabulary_ = vocabulary;
+  blocks_ = (vocabulary + kBlock - 1) / kBlock;
+  block_max_.resize(static_cast<size_t>(blocks_));
+  if (!kernels_->scan(logits, vocabulary, block_max_.data())) {
+    where_ = 0;
+    while (std::isfinite(logits[where_])) ++where_;
+    return SamplingFault::kNotFinite;
+  }
+  const bool changes = !rule.bias.empty() || !history.empty();
+  if (changes || !rule.greedy()) copy(logits);
+  if (changes && adjust(rule, history))
+    kernels_->scan(values_.data(), vocabulary, block_max_.data());
+  const SamplingFault fault = find_best(changes ? values_.data() : logits);
+  if (fault != SamplingFault::kNone) return fault;
   whole_ = !rule.greedy() && !rule.truncates();
   if (rule.greedy()) {
     candidates_.assign(1, {0, static_cast<int32_t>(best_), 1.0f});
@@ -101,65 +81,47 @@ SamplingFault Distribution::shape(const float* logits, int64_t vocabulary, const
   return SamplingFault::kNone;
 }
 
-bool Distribution::load(const float* logits, int64_t vocabulary) {
-  vocabulary_ = vocabulary;
-  blocks_ = (vocabulary + kBlock - 1) / kBlock;
-  where_ = 0;
+void Distribution::copy(const float* logits) {
   values_.resize(static_cast<size_t>(blocks_ * kBlock));
-  mass_.resize(values_.size());
-  block_max_.resize(static_cast<size_t>(blocks_));
-  block_mass_.resize(static_cast<size_t>(blocks_));
-  if (!all_finite(logits, vocabulary)) {
-    while (all_finite(logits + where_, 1)) ++where_;
-    return false;
-  }
-  std::memcpy(values_.data(), logits, static_cast<size_t>(vocabulary) * sizeof(float));
-  std::fill(values_.begin() + vocabulary, values_.end(), kBanned);
-  return true;
+  std::memcpy(values_.data(), logits, static_cast<size_t>(vocabulary_) * sizeof(float));
+  std::fill(values_.begin() + vocabulary_, values_.end(), kBanned);
 }
 
-void Distribution::adjust(const SamplingRule& rule, const TokenCounts& history) {
+// Adds biases and penalties; returns whether there were any.
+bool Distribution::adjust(const SamplingRule& rule, const TokenCounts& history) {
   for (const auto& [id, bias] : rule.bias)
     if (id < vocabulary_) values_[static_cast<size_t>(id)] += bias;
-  if (!rule.penalizes()) return;
   for (const auto& [id, count] : history) {
     if (id >= vocabulary_) continue;
     float& value = values_[static_cast<size_t>(id)];
     value = value > 0 ? value / rule.repetition : value * rule.repetition;
     if (count > 0) value -= rule.frequency * static_cast<float>(count) + rule.presence;
   }
+  return !rule.bias.empty() || !history.empty();
 }
 
-SamplingFault Distribution::find_best() {
-  float best = kBanned;
-  int64_t best_block = 0;
-  for (int64_t b = 0; b < blocks_; ++b) {
-    const float found = block_maximum(values_.data() + b * kBlock);
-    block_max_[static_cast<size_t>(b)] = found;
-    if (best < found) best = found, best_block = b;
-  }
-  best_ = best_block * kBlock;
-  while (values_[static_cast<size_t>(best_)] != best) ++best_;
-  if (best == kInfinity) {
-    where_ = best_;
-    return SamplingFault::kNotFinite;
-  }
+SamplingFault Distribution::find_best(const float* values) {
+  int64_t block = 0;
+  for (int64_t b = 1; b < blocks_; ++b)
+    if (block_max_[static_cast<size_t>(block)] < block_max_[static_cast<size_t>(b)]) block = b;
+  const float best = block_max_[static_cast<size_t>(block)];
+  best_ = block * kBlock;
+  while (values[best_] != best) ++best_;
+  where_ = best_;
+  if (best == kInfinity) return SamplingFault::kNotFinite;
   return best == kBanned ? SamplingFault::kAllMasked : SamplingFault::kNone;
 }
 
 void Distribution::exponentiate(float temperature) {
+  mass_.resize(values_.size());
+  block_mass_.resize(static_cast<size_t>(blocks_));
   const float best = values_[static_cast<size_t>(best_)];
+  kernels_->exponentiate(values_.data(), blocks_, best, temperature, mass_.data(),
+                         block_mass_.data());
+  for (float& maximum : block_max_) maximum = (maximum - best) / temperature;
   total_ = 0;
-  for (int64_t b = 0; b < blocks_; ++b) {
-    float* value = values_.data() + b * kBlock;
-    float* mass = mass_.data() + b * kBlock;
-    for (int64_t i = 0; i < kBlock; ++i) value[i] = (value[i] - best) / temperature;
-    for (int64_t i = 0; i < kBlock; ++i) mass[i] = exp_nonpositive(value[i]);
-    float& maximum = block_max_[static_cast<size_t>(b)];
-    maximum = (maximum - best) / temperature;
-    block_mass_[static_cast<size_t>(b)] = static_cast<double>(block_sum(mass));
-    total_ += block_mass_[static_cast<size_t>(b)];
-  }
+  for (const double mass : block_mass_) total_ += mass;
+  untruncated_ = total_;
 }
 
 void Distribution::truncate(const SamplingRule& rule) {
@@ -258,26 +220,20 @@ void Distribution::probabilities(double* out) const {
   for (const Candidate& c : candidates_) out[c.id] = static_cast<double>(c.mass) / total_;
 }
 
-RowLogprobs row_logprobs(const float* logits, int64_t vocabulary, int32_t token, int64_t top) {
-  float best = logits[0];
-  for (int64_t i = 1; i < vocabulary; ++i) best = best < logits[i] ? logits[i] : best;
-  RowLogprobs found{0, static_cast<double>(logits[token]) - static_cast<double>(best), {}, {}};
-  for (int64_t begin = 0; begin < vocabulary; begin += kBlock) {
-    float mass[kBlock] = {};
-    const int64_t count = std::min(kBlock, vocabulary - begin);
-    for (int64_t i = 0; i < count; ++i) mass[i] = exp_nonpositive(logits[begin + i] - best);
-    found.total += static_cast<double>(block_sum(mass));
-  }
-  std::vector<int32_t> order(static_cast<size_t>(top > 0 ? vocabulary : 0));
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const auto count = std::min<int64_t>(top, static_cast<int64_t>(order.size()));
-  std::partial_sort(
-      order.begin(), order.begin() + std::max<int64_t>(count, 0), order.end(),
-      [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t id = order[static_cast<size_t>(i)];
-    found.ids.push_back(id);
-    found.others.push_back(static_cast<double>(logits[id]) - static_cast<double>(best));
+RowLogprobs row_logprobs(const float* logits, int64_t vocabulary, int32_t token, int64_t top,
+                         Distribution& scratch) {
+  SamplingRule rule{1, std::min(top, vocabulary), 1, 0, 1, 0, 0, {}, 0, 0};
+  scratch.shape(logits, vocabulary, rule, {});
+  const auto best = static_cast<double>(logits[scratch.best()]);
+  RowLogprobs found{scratch.untruncated(), static_cast<double>(logits[token]) - best, {}, {}};
+  if (top <= 0) return found;
+  std::vector<Candidate> likeliest = scratch.candidates();
+  std::sort(likeliest.begin(), likeliest.end(), [](const Candidate& a, const Candidate& b) {
+    return a.key != b.key ? a.key < b.key : a.id < b.id;
+  });
+  for (const Candidate& c : likeliest) {
+    found.ids.push_back(c.id);
+    found.others.push_back(static_cast<double>(logits[c.id]) - best);
   }
   return found;
 }

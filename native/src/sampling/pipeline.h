@@ -1,14 +1,16 @@
 // From a row of logits to a distribution over tokens, and a draw from it: the native twin of
 // `distribution` in src/fewbit/sampling.py, which describes the order of the steps.
 //
-// Sums over the vocabulary merge at fixed boundaries: float lanes inside a block of 128 tokens, one
-// tree, then doubles over blocks in ascending order. Nothing depends on threads or instruction set.
+// Sums over the vocabulary merge at fixed boundaries: floats inside a block of 128 tokens, then
+// doubles over blocks in ascending order. Nothing depends on threads or instruction set.
 #pragma once
 
 #include <cstdint>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "sampling/row_kernels.h"
 
 namespace fewbit {
 
@@ -43,6 +45,8 @@ struct Candidate {
 // One row's distribution; keeps its buffers from row to row.
 class Distribution {
  public:
+  explicit Distribution(const RowKernels& kernels) : kernels_(&kernels) {}
+
   // Reads `vocabulary` logits. After a fault the distribution is unusable and `where()` is the
   // token that caused it.
   SamplingFault shape(const float* logits, int64_t vocabulary, const SamplingRule& rule,
@@ -55,21 +59,29 @@ class Distribution {
   // Writes the probability of each of the `vocabulary` tokens.
   void probabilities(double* out) const;
 
+  // The token with the largest logit, the mass of all tokens in units of its own before truncation,
+  // and those that truncation left, in ascending id order.
+  int64_t best() const { return best_; }
+  double untruncated() const { return untruncated_; }
+  const std::vector<Candidate>& candidates() const { return candidates_; }
+
  private:
-  bool load(const float* logits, int64_t vocabulary);
-  void adjust(const SamplingRule& rule, const TokenCounts& history);
-  SamplingFault find_best();
+  void copy(const float* logits);
+  bool adjust(const SamplingRule& rule, const TokenCounts& history);
+  SamplingFault find_best(const float* values);
   void exponentiate(float temperature);
   void truncate(const SamplingRule& rule);
   void collect_top_k(int64_t k);
   void collect_mass(double smallest);
   int32_t pick_in_block(int64_t block, double remaining) const;
 
+  const RowKernels* kernels_;
   int64_t vocabulary_ = 0;
   int64_t blocks_ = 0;
   int64_t where_ = 0;
   int64_t best_ = 0;
   double total_ = 0;
+  double untruncated_ = 0;
   bool whole_ = false;         // every token is kept; otherwise `candidates_` are
   std::vector<float> values_;  // logits, later scaled logits; padded to blocks with -inf
   std::vector<float> mass_;
@@ -87,6 +99,8 @@ struct RowLogprobs {
   std::vector<double> others;
 };
 
-RowLogprobs row_logprobs(const float* logits, int64_t vocabulary, int32_t token, int64_t top);
+// `scratch` lends its buffers.
+RowLogprobs row_logprobs(const float* logits, int64_t vocabulary, int32_t token, int64_t top,
+                         Distribution& scratch);
 
 }  // namespace fewbit

@@ -1,0 +1,30 @@
+// The passes over a whole row of logits, per instruction set and with the same bits in each.
+#pragma once
+
+#include <cstdint>
+
+#include "linear/linear.h"
+
+namespace fewbit {
+
+// Sums and maxima over the vocabulary merge at these boundaries. A block is folded into 16 lanes in
+// ascending order, the lanes by one tree.
+inline constexpr int64_t kVocabularyBlock = 128;
+
+struct RowKernels {
+  // Writes the largest value of each block of x[0, count) and returns whether all are finite. The
+  // last block may be short. Without NaN the maxima hold even where values are infinite.
+  bool (*scan)(const float* x, int64_t count, float* block_max);
+
+  // For whole blocks, in place: value = (value - best) / temperature. Writes mass = e^value, 0
+  // where value < -87 (the result would be subnormal), and each block's sum of masses.
+  void (*exponentiate)(float* values, int64_t blocks, float best, float temperature, float* mass,
+                       double* block_mass);
+};
+
+const RowKernels& row_kernels(Isa isa);
+
+// Those of the best instruction set of this CPU.
+const RowKernels& best_row_kernels();
+
+}  // namespace fewbit
