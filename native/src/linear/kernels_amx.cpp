@@ -1,8 +1,296 @@
-#include "linear/linear.h"
+// AMX for many rows: tiles of 16 activation rows x 32 inputs (the run as it lies in Activations)
+// times 32 inputs x 16 outputs (a run's 8 quads, centred to signed bytes) give 16 x 16 exact dots;
+// the float chain then follows in AVX-512. Few rows, float weights and 8-bit asymmetric codes
+// (u - z needs nine bits) take the AVX-512 kernels, which compute the same bits.
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "linear/blocked.h"
+#include "linear/table.h"
+#include "simd/avx512.h"
 
 namespace fewbit {
 
 extern const LinearKernels kAvx512Kernels;
-extern const LinearKernels kAmxKernels = {kAvx512Kernels.quantize, kAvx512Kernels.multiply};
+
+namespace {
+
+using S = Avx512;
+
+// Fewer rows stream faster through the AVX-512 kernels. Measured.
+constexpr int64_t kLeastRows = 6;
+
+// Products in flight: dots are read back this many runs after they were started.
+constexpr int kDelay = 2;
+constexpr int kBuffers = 4;
+
+// Tile registers: 0, 1 dots of 16 rows; 2, 3 their activations; 4, 5 weights; 6 dots and 7
+// activations of a block with fewer rows.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Inputs of one product: kSigned16 has a scale for every 16.
+template <Scaling K>
+constexpr int kInputs = K == Scaling::kSigned16 ? 16 : 32;
+
+template <Scaling K>
+void configure(int fewer_rows) {
+  TileConfig config;
+  const auto set = [&config](int tile, int rows, int row_bytes) {
+    config.rows[tile] = static_cast<uint8_t>(rows);
+    config.row_bytes[tile] = static_cast<uint16_t>(row_bytes);
+  };
+  set(0, 16, 64);
+  set(1, 16, 64);
+  set(2, 16, kInputs<K>);
+  set(3, 16, kInputs<K>);
+  set(4, kInputs<K> / 4, 64);
+  set(5, kInputs<K> / 4, 64);
+  set(6, fewer_rows, 64);
+  set(7, fewer_rows, kInputs<K>);
+  // The intrinsic claims to read 8 bytes only, and the compiler would drop the others.
+  __asm__ volatile("" ::"r"(&config) : "memory");
+  _tile_loadconfig(&config);
+}
+
+template <Scaling K>
+struct alignas(kVector) SignedTile {
+  int8_t codes[kChunkRuns][kQuads][kVector];
+  float scale[kChunkRuns][kLanes];
+  float second[kChunkRuns][kLanes];
+};
+
+template <Codes C, Scaling K>
+__m512i centre_of(const RunScales<S, K>& scales) {
+  if constexpr (K == Scaling::kSymmetric) return S::set1_u8(1 << (bits_of(C) - 1));
+  if constexpr (K == Scaling::kSigned16) return S::set1_u8(32);
+  if constexpr (K == Scaling::kAsymmetric) return S::mul(scales.zero, S::set1(0x01010101));
+  return S::zero_i32();
+}
+
+template <Codes C, int V>
+FEWBIT_INLINE void store_signed_pair(const uint8_t* codes, __m512i centre, int8_t (*out)[kVector]) {
+  __m512i low, high;
+  unpack_pair<S, C, V>(codes, low, high);
+  S::store_u8(out[V], S::sub_u8(low, centre));
+  S::store_u8(out[V + 4], S::sub_u8(high, centre));
+}
+
+template <Codes C, Scaling K>
+void unpack_signed(Walker<S, C, K>& walker, int runs, SignedTile<K>& to) {
+  for (int i = 0; i < runs; ++i) {
+    const uint8_t* codes = Walker<S, C, K>::step(walker);
+    for (size_t line = 0; line < run_bytes(C, K); line += kVector) {
+      S::prefetch(codes + kPrefetchAhead + line);
+    }
+    const __m512i centre = centre_of<C, K>(walker.scales);
+    store_signed_pair<C, 0>(codes, centre, to.codes[i]);
+    store_signed_pair<C, 1>(codes, centre, to.codes[i]);
+    store_signed_pair<C, 2>(codes, centre, to.codes[i]);
+    store_signed_pair<C, 3>(codes, centre, to.codes[i]);
+    S::store(to.scale[i], walker.scales.scale);
+    if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
+      S::store(to.second[i], walker.scales.second);
+    }
+  }
+}
+
+using Dots = int32_t[kRowBlock][kLanes];
+
+// Starts the dots of one run and sends them to `to`. `kSet` picks the tile registers.
+template <int kSet>
+FEWBIT_INLINE void multiply_run(const int8_t* q, const int8_t* codes, Dots& to) {
+  if constexpr (kSet == 0) {
+    _tile_loadd(2, q, kGroup);
+    _tile_loadd(4, codes, kVector);
+    _tile_zero(0);
+    _tile_dpbssd(0, 2, 4);
+    _tile_stored(0, to, kVector);
+  } else if constexpr (kSet == 1) {
+    _tile_loadd(3, q, kGroup);
+    _tile_loadd(5, codes, kVector);
+    _tile_zero(1);
+    _tile_dpbssd(1, 3, 5);
+    _tile_stored(1, to, kVector);
+  } else {
+    _tile_loadd(7, q, kGroup);
+    _tile_loadd(4, codes, kVector);
+    _tile_zero(6);
+    _tile_dpbssd(6, 7, 4);
+    _tile_stored(6, to, kVector);
+  }
+}
+
+// The dots of a run wait here: one set, or one for each half of the inputs.
+template <Scaling K>
+struct alignas(kVector) DotBuffer {
+  Dots half[K == Scaling::kSigned16 ? 2 : 1];
+};
+
+template <Scaling K, int kSet>
+FEWBIT_INLINE void start_run(const int8_t* q, const SignedTile<K>& tile, int run,
+                             DotBuffer<K>& to) {
+  multiply_run<kSet>(q, tile.codes[run][0], to.half[0]);
+  if constexpr (K == Scaling::kSigned16) {
+    multiply_run<kSet>(q + 16, tile.codes[run][4], to.half[1]);
+  }
+}
+
+// Adds one run of row r: the float part of the chain.
+template <Scaling K>
+FEWBIT_INLINE __m512 finish_row(__m512 acc, const DotBuffer<K>& dots, const SignedTile<K>& tile,
+                                int run, const RunInputs& in, int r) {
+  RunScales<S, K> scales;
+  scales.scale = S::load(tile.scale[run]);
+  __m512i second = S::zero_i32();
+  if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
+    scales.second = S::load(tile.second[run]);
+  }
+  if constexpr (K == Scaling::kSigned16) second = S::load(dots.half[1][r]);
+  return add_run<S, K>(acc, S::load(dots.half[0][r]), second, in, scales, r);
+}
+
+// A whole block of 16 rows: the accumulators stay in registers.
+template <Scaling K>
+void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, const Span& span) {
+  DotBuffer<K> buffers[kBuffers];
+  __m512 acc[kRowBlock];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRowBlock; ++r) {
+    acc[r] = span.first ? S::zero_f32() : TileOut<S>::load(to, span.row + r);
+  }
+  const int8_t* q = in.q;
+  for (int run = 0; run < span.runs + kDelay; ++run) {
+    if (run < span.runs) {
+      DotBuffer<K>& buffer = buffers[run % kBuffers];
+      if (run % 2) {
+        start_run<K, 1>(q, tile, run, buffer);
+      } else {
+        start_run<K, 0>(q, tile, run, buffer);
+      }
+      q += kGroup * in.stride;
+    }
+    if (run < kDelay) continue;
+    const int ready = run - kDelay;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRowBlock; ++r) {
+      acc[r] = finish_row<K>(acc[r], buffers[ready % kBuffers], tile, ready, in, r);
+    }
+    RunInputs::advance(in);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRowBlock; ++r) {
+    const __m512 sum = span.last ? TileOut<S>::with_bias(to, acc[r]) : acc[r];
+    TileOut<S>::store(to, span.row + r, sum);
+  }
+}
+
+// Fewer rows of a block: the accumulators lie in memory.
+template <Scaling K>
+void block_of_fewer(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, const Span& span,
+                    int rows) {
+  DotBuffer<K> buffers[kBuffers];
+  alignas(kVector) float acc[kRowBlock][kLanes];
+  for (int r = 0; r < rows; ++r) {
+    S::store(acc[r], span.first ? S::zero_f32() : TileOut<S>::load(to, span.row + r));
+  }
+  const int8_t* q = in.q;
+  for (int run = 0; run < span.runs + kDelay; ++run) {
+    if (run < span.runs) {
+      start_run<K, 2>(q, tile, run, buffers[run % kBuffers]);
+      q += kGroup * in.stride;
+    }
+    if (run < kDelay) continue;
+    const int ready = run - kDelay;
+    for (int r = 0; r < rows; ++r) {
+      S::store(acc[r],
+               finish_row<K>(S::load(acc[r]), buffers[ready % kBuffers], tile, ready, in, r));
+    }
+    RunInputs::advance(in);
+  }
+  for (int r = 0; r < rows; ++r) {
+    const __m512 sum = S::load(acc[r]);
+    TileOut<S>::store(to, span.row + r, span.last ? TileOut<S>::with_bias(to, sum) : sum);
+  }
+}
+
+template <Codes C, Scaling K>
+class TileMultiplier {
+ public:
+  TileMultiplier(const PackedMatrix& w, const Activations& a, const float* bias, float* out,
+                 int64_t out_stride)
+      : w_(w), a_(a), bias_(bias), out_(out), out_stride_(out_stride) {
+    configure<K>(fewer_rows_);
+  }
+  ~TileMultiplier() { _tile_release(); }
+  TileMultiplier(const TileMultiplier&) = delete;
+  TileMultiplier& operator=(const TileMultiplier&) = delete;
+
+  void tiles(int64_t tile, int count, int64_t row_begin, int64_t row_end) {
+    SignedTile<K> unpacked[kBlockTiles];
+    Walker<S, C, K> walkers[kBlockTiles];
+    for (int t = 0; t < count; ++t) walkers[t] = Walker<S, C, K>::start(w_, tile + t);
+    const int64_t runs = w_.columns / kGroup;
+    for (int64_t done = 0; done < runs; done += kChunkRuns) {
+      const int chunk = static_cast<int>(runs - done < kChunkRuns ? runs - done : kChunkRuns);
+      for (int t = 0; t < count; ++t) unpack_signed<C, K>(walkers[t], chunk, unpacked[t]);
+      // The tile loads below are asm that does not say which memory it reads.
+      __asm__ volatile("" ::: "memory");
+      for (int64_t row = row_begin; row < row_end;) {
+        const Span span{row, chunk, done == 0, done + chunk == runs};
+        const int rows = static_cast<int>(piece_of(row, row_end, kRowBlock));
+        for (int t = 0; t < count; ++t) piece(unpacked[t], tile + t, span, done, rows);
+        row += rows;
+      }
+    }
+  }
+
+ private:
+  void piece(const SignedTile<K>& unpacked, int64_t tile, const Span& span, int64_t run, int rows) {
+    const auto to = TileOut<S>::at(w_, tile, bias_, out_, out_stride_);
+    const RunInputs in = RunInputs::at(a_, span.row, run);
+    if (rows == kRowBlock) return block_of_16<K>(unpacked, to, in, span);
+    if (rows != fewer_rows_) {
+      fewer_rows_ = rows;
+      configure<K>(rows);
+    }
+    block_of_fewer<K>(unpacked, to, in, span, rows);
+  }
+
+  const PackedMatrix& w_;
+  const Activations& a_;
+  const float* bias_;
+  float* out_;
+  int64_t out_stride_;
+  int fewer_rows_ = 1;
+};
+
+void multiply_amx(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const Activations& a,
+                  int64_t row_begin, int64_t row_end, const float* bias, float* out,
+                  int64_t out_stride) {
+  const bool nine_bits = w.codes == Codes::kBits8 && w.scaling == Scaling::kAsymmetric;
+  if (w.is_float() || nine_bits || row_end - row_begin < kLeastRows) {
+    return kAvx512Kernels.multiply(w, tile_begin, tile_end, a, row_begin, row_end, bias, out,
+                                   out_stride);
+  }
+  with_integer_format(w, [&]<Codes C, Scaling K>() {
+    TileMultiplier<C, K> multiplier(w, a, bias, out, out_stride);
+    for (int64_t tile = tile_begin; tile < tile_end; tile += kBlockTiles) {
+      const int64_t left = tile_end - tile;
+      multiplier.tiles(tile, static_cast<int>(left < kBlockTiles ? left : kBlockTiles), row_begin,
+                       row_end);
+    }
+  });
+}
+
+}  // namespace
+
+extern const LinearKernels kAmxKernels = {kAvx512Kernels.quantize, multiply_amx};
 
 }  // namespace fewbit
