@@ -15,17 +15,17 @@ from fewbit.speculate.drafts import NgramDraft
 
 PARAMS = [SamplingParams(temperature=0), SamplingParams(temperature=0.6, top_p=0.9, seed=4)]
 RNG = np.random.default_rng(5)
-PROMPTS = [tuple(RNG.integers(0, 320, n).tolist()) for n in (1, 23, 90)]
+PROMPTS = [tuple(RNG.integers(0, 320, n).tolist()) for n in (1, 23, 70)]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3", "qwen3"])
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
 def runner(request, tmp_path_factory):
     """gemma3's window is 8 keys: rejected rows lie inside it (transformers #48280)."""
     config = CONFIGS[request.param]
     folder = write_huggingface(
         tmp_path_factory.mktemp(request.param), config, random_weights(config)
     )
-    return load(folder, sequences=4, context=192)
+    return load(folder, sequences=4, context=128)
 
 
 def outputs(runner, requests, draft=None, limits=None):
@@ -40,7 +40,7 @@ def outputs(runner, requests, draft=None, limits=None):
 
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled"])
 def test_a_draft_changes_no_token(runner, params):
-    request = Request(PROMPTS[1], params, StopCondition(max_tokens=40))
+    request = Request(PROMPTS[1], params, StopCondition(max_tokens=24))
     plain = outputs(runner, [request])
     whole = list(request.prompt) + plain[0] + [0] * 8
 
@@ -54,7 +54,7 @@ def test_a_draft_changes_no_token(runner, params):
 
 def test_a_batch_changes_no_token(runner):
     requests = [
-        Request(prompt, params, StopCondition(max_tokens=15))
+        Request(prompt, params, StopCondition(max_tokens=8))
         for prompt in PROMPTS
         for params in PARAMS
     ]
