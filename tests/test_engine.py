@@ -445,6 +445,13 @@ def test_banned_tokens_never_appear_along_a_draft():
     assert not set(tokens) & set(banned)
 
 
+def test_a_draft_may_propose_too_much_and_tokens_the_target_lacks():
+    request = Request(PROMPT, GREEDY, StopCondition(max_tokens=30))
+    plain = run(engine(), [request])
+    wild = FixedDraft(lambda seen, length: [1, -5, 2, 10**6] * length)
+    assert said(run(engine(wild), [request])) == said(plain)
+
+
 def test_padding_of_the_vocabulary_is_never_generated():
     """vLLM #7252."""
     request = Request(PROMPT, SamplingParams(temperature=5, seed=1), StopCondition(max_tokens=200))

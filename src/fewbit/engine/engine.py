@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from fewbit.engine.ending import Ending, generation_record, take
 from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
@@ -186,7 +187,15 @@ class Engine:
             found = self._scheduler.find(query.sequence)
             if found is not None:
                 found.meter.draft += seconds
-        return {q.sequence: p.tokens for q, p in zip(queries, proposals, strict=True)}
+        return {
+            query.sequence: self._runnable(proposal.tokens[: query.length])
+            for query, proposal in zip(queries, proposals, strict=True)
+        }
+
+    def _runnable(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the tokens before the first that the target does not know, or could never draw."""
+        vocabulary = self._served.vocabulary
+        return tuple(takewhile(lambda token: 0 <= token < vocabulary, tokens))
 
     def _query_length(self, generation: Generation, draft_context: int | None) -> int:
         """Return how many drafted tokens can be of use now."""
@@ -211,7 +220,7 @@ class Engine:
             meter = work.generation.meter
             if work.draft:
                 meter.verify += seconds
-            elif work.decodes and work.generation.generated:
+            elif work.decodes:
                 meter.plain += seconds
                 meter.plain_steps += 1
             else:
