@@ -18,14 +18,13 @@ def group_errors(weight: np.ndarray, decoded: np.ndarray, size: int) -> np.ndarr
 
 
 def least_error(group: np.ndarray, spec: QuantSpec) -> float:
-    """The slow truth: every fp16 scale from the whole range down to a quarter of it."""
+    """The slow truth: every fp16 scale from the whole range down to 0.4 of it, of both signs."""
     whole, _ = affine.fit(group, spec)
-    first, last = (int((whole * f).astype(np.float16).view(np.uint16)[0, 0]) for f in (0.25, 1.0))
+    first, last = (int((whole * f).astype(np.float16).view(np.uint16)[0, 0]) for f in (0.4, 1.0))
     scales = np.arange(first, last + 1, dtype=np.uint16).view(np.float16)
     errors = []
-    for scale in scales:
-        at = np.array([[scale]])
-        error = affine.round_trip(group, spec, at, None) - group
+    for scale in np.concatenate([scales, -scales]):
+        error = affine.round_trip(group, spec, np.array([[scale]]), None) - group
         errors.append(float(np.square(error.astype(np.float64)).sum()))
     return min(errors)
 
@@ -33,18 +32,18 @@ def least_error(group: np.ndarray, spec: QuantSpec) -> float:
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_the_search_comes_close_to_the_best_scale_of_all(bits):
     spec = QuantSpec(bits, Granularity.GROUP, 32)
-    weight = weights(rows=8)
+    weight = weights(rows=4)
     found = group_errors(weight, decode(search_range(weight, spec)), 32)
     plain = group_errors(weight, decode(round_to_nearest(weight, spec)), 32)
     best = np.array([least_error(g[None], spec) for g in weight.reshape(-1, 32)])
-    # The oracle sees every scale, the search 36 of them: it must find most of what there is.
+    # The oracle sees every scale of both signs, the search 25: it must find most of the gain.
     assert (found >= best * (1 - 1e-9)).all()
     assert found.sum() - best.sum() < 0.12 * (plain.sum() - best.sum())
 
 
 @pytest.mark.parametrize(
     ("name", "ratio"),
-    [("int2-g32", 0.7), ("int3-g32-asym", 0.95), ("int4-g64", 0.95), ("int4-row-asym", 0.95)],
+    [("int2-g32", 0.6), ("int3-g32-asym", 0.95), ("int4-g64", 0.85), ("int4-row-asym", 0.95)],
 )
 def test_it_is_clearly_better_than_the_whole_range_and_never_worse_in_a_group(name, ratio):
     form = parse_format(name)
@@ -75,3 +74,10 @@ def test_without_candidates_it_is_round_to_nearest():
 def test_block_formats_have_no_range_to_search():
     with pytest.raises(UnsupportedError, match="q4_0"):
         search_range(weights(), parse_format("q4_0"))
+
+
+def test_the_largest_value_of_a_symmetric_group_gets_the_longer_side():
+    weight = np.float32([[8, -3, 2, 1], [-8, 3, 2, 1]])
+    tensor = search_range(weight, QuantSpec(4, Granularity.ROW))
+    assert np.array_equal(decode(tensor), weight)
+    assert tensor.scales[0, 0] < 0 < tensor.scales[1, 0]

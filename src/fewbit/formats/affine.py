@@ -47,7 +47,7 @@ def fit(
     Both have `spec.scale_shape`; zero points are None when symmetric. Raises as `encode`.
     """
     require_finite(x)
-    low, high = _ranges(x, spec)
+    low, high = ranges(x, spec)
     low, high = low * np.float32(clip), high * np.float32(clip)
     levels = spec.high - spec.low
     if spec.symmetric:
@@ -115,6 +115,21 @@ def require_finite(x: NDArray[np.float32], first_row: int = 0) -> None:
     )
 
 
+def ranges(
+    x: NDArray[np.float32], spec: QuantSpec
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return each group's minimum and maximum, widened to hold zero, in `scale_shape`."""
+    if 0 in x.shape:
+        raise UsageError(f"A matrix of shape {x.shape} has nothing to quantize.")
+    scale_rows, scale_columns = spec.scale_shape((x.shape[0], x.shape[1]))
+    groups = x.reshape(x.shape[0], scale_columns, -1)
+    low, high = groups.min(axis=2), groups.max(axis=2)
+    if scale_rows == 1:
+        low, high = low.min(axis=0, keepdims=True), high.max(axis=0, keepdims=True)
+    zero = np.float32(0)
+    return np.minimum(low, zero), np.maximum(high, zero)
+
+
 def _round(
     x: NDArray[np.float32],
     spec: QuantSpec,
@@ -140,21 +155,6 @@ def _value(
         codes -= zeros.astype(np.float32)[:, :, None]
     codes *= scales.astype(np.float32)[:, :, None]
     return codes
-
-
-def _ranges(
-    x: NDArray[np.float32], spec: QuantSpec
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return each group's minimum and maximum, widened to hold zero, in `scale_shape`."""
-    if 0 in x.shape:
-        raise UsageError(f"A matrix of shape {x.shape} has nothing to quantize.")
-    scale_rows, scale_columns = spec.scale_shape((x.shape[0], x.shape[1]))
-    groups = x.reshape(x.shape[0], scale_columns, -1)
-    low, high = groups.min(axis=2), groups.max(axis=2)
-    if scale_rows == 1:
-        low, high = low.min(axis=0, keepdims=True), high.max(axis=0, keepdims=True)
-    zero = np.float32(0)
-    return np.minimum(low, zero), np.maximum(high, zero)
 
 
 def _steps(span: NDArray[np.float32], levels: float, spec: QuantSpec) -> NDArray[np.floating]:

@@ -2,7 +2,8 @@
 
 The error of a group of n elements is the rounding error of all, about n s^2 / 12, plus the error of
 those the range cuts off. A smaller s trades the first for the second; with few bits and an outlier
-in the group the optimum lies well inside the range.
+in the group the optimum lies well inside the range. Symmetric codes reach one further down than up,
+so the sign of the scale is chosen to turn a group's largest value that way, as Q4_0 does.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from fewbit.errors import UnsupportedError
 from fewbit.formats import affine
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
 
-CLIPS: tuple[float, ...] = tuple(1.0 - step / 50 for step in range(1, 36))
-"""Fractions of the range that are tried beside the whole: 0.98 down to 0.30."""
+CLIPS: tuple[float, ...] = tuple(1.0 - step / 48 for step in range(1, 25))
+"""Fractions of the range that are tried beside the whole, down to a half.
+
+Among them are 3/4, 7/8 and 15/16, which make the largest value of a symmetric group of 2, 3 and 4
+bits fall exactly on its last code. On normal and on heavy-tailed values, 36 fractions down to 0.3
+lower the error by another 0.2% at 3 and 4 bits and 2% at 2 bits.
+"""
 
 
 def search_range(
@@ -44,8 +50,10 @@ def search_range(
         )
     scales, zeros = affine.fit(weight, form)
     error = _group_errors(weight, form, scales, zeros)
+    sign = _longer_side(weight, form)
     for clip in clips:
         tried, tried_zeros = affine.fit(weight, form, clip)
+        tried = tried * sign
         tried_error = _group_errors(weight, form, tried, tried_zeros)
         better = tried_error < error
         error = np.where(better, tried_error, error)
@@ -53,6 +61,16 @@ def search_range(
         if zeros is not None and tried_zeros is not None:
             zeros = np.where(better, tried_zeros, zeros)
     return affine.encode_with(weight, form, scales, zeros)
+
+
+def _longer_side(weight: NDArray[np.float32], spec: QuantSpec) -> NDArray[np.float16]:
+    """Return the sign of each group's scale that gives its largest value the code -2^(bits-1).
+
+    Always 1 where there is a zero point: those codes have no longer side.
+    """
+    low, high = affine.ranges(weight, spec)
+    positive = spec.symmetric & (high > -low)
+    return np.where(positive, np.float16(-1), np.float16(1))
 
 
 def _group_errors(
