@@ -1,5 +1,7 @@
 """The first loop on tiny models: what is tried, what is kept, and what is never left behind."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 import sample_evaluation as sample
@@ -26,8 +28,8 @@ MEASURING = EvaluationSettings(
 DOCUMENTS = letters(documents=12, characters=50)
 
 
-def settings(*recipes):
-    return CompressSettings(recipes=recipes, evaluation=MEASURING)
+def settings(*recipes, screen_windows=12):
+    return CompressSettings(recipes=recipes, evaluation=MEASURING, screen_windows=screen_windows)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,18 @@ def test_progress_names_recipe_and_stage(accepted):
         "rtn-int8-g32: quantizing",
         "rtn-int8-g32: measuring",
     ]
+
+
+def test_a_hopeless_recipe_is_not_measured_on_all_windows(tmp_path, source):
+    few = replace(MEASURING, gate=Gate(minimum_documents=6, minimum_positions=100))
+    chosen = CompressSettings(
+        recipes=("rtn-int2-g32", "rtn-int8-g32"), evaluation=few, screen_windows=6
+    )
+    report = compress(source, tmp_path / "out", DOCUMENTS, chosen)
+    bad, good = (attempt.evaluation for attempt in report.attempts)
+    assert (bad.text.windows, bad.gate.level) == (6, 0.999)
+    assert (good.text.windows, good.gate.level) == (12, 0.95)
+    assert bad.verdict.outcome is Outcome.REJECT
 
 
 def test_without_an_accepted_recipe_there_is_evidence_and_no_model(tmp_path, source):

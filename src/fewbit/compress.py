@@ -7,13 +7,14 @@ that was not accepted is left to be taken for a model.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,10 @@ LADDER = (
 )
 """The recipes tried where none are named; each is a step of quality at a step of size."""
 
+SCREEN_LEVEL = 0.999
+"""Confidence of the look at few windows that spares a hopeless recipe the full measurement; higher
+than the gate's, so that the extra look hardly adds to the chance of a wrong rejection."""
+
 REPORT = "report.json"
 PAGE = "report.html"
 ATTEMPTS = "attempts"
@@ -59,6 +64,8 @@ class CompressSettings:
 
     recipes: tuple[str, ...] = LADDER
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    screen_windows: int = 12
+    """A recipe that is rejected on so many windows is not measured on more."""
 
 
 def compress(
@@ -83,7 +90,7 @@ def compress(
     started = time.perf_counter()
     with open_model(source) as opened, _replacing_folder(out) as work:
         plans, untried = ladder(opened, chosen.recipes)
-        run = _Run(source, work, documents, chosen.evaluation, progress)
+        run = _Run(source, work, documents, chosen, progress)
         attempts = _attempts(plans, run)
         report = conclude(model_facts(opened), attempts, untried, time.perf_counter() - started)
         _write(report, work)
@@ -97,7 +104,7 @@ class _Run:
     source: Path
     work: Path
     documents: Documents
-    settings: EvaluationSettings
+    settings: CompressSettings
     progress: Progress
 
 
@@ -210,14 +217,7 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
         candidate,
         lambda _: run.progress(f"{name}: quantizing", next(done), len(planned.tensors)),
     )
-    found = evaluate(
-        run.source,
-        candidate,
-        run.documents,
-        run.settings,
-        lambda count, total: run.progress(f"{name}: measuring", count, total),
-    )
-    evaluation = _named(found, name)
+    evaluation = _named(_measured(candidate, name, run), name)
     evidence = f"{ATTEMPTS}/{name}.json"
     write_bytes(run.work / evidence, to_json(evaluation))
     return Attempt(
@@ -226,6 +226,22 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
         evaluation=evaluation,
         evidence=evidence,
     )
+
+
+def _measured(candidate: Path, name: str, run: _Run) -> Evaluation:
+    """Measure a candidate: a hopeless one on few windows, any other on all of them."""
+    full, few = run.settings.evaluation, run.settings.screen_windows
+    stages = [("measuring", full)]
+    if few < full.windows:
+        strict = msgspec.structs.replace(full.gate, level=SCREEN_LEVEL)
+        stages.insert(0, ("screening", replace(full, windows=few, gate=strict)))
+    for stage, settings in stages:
+        what = f"{name}: {stage}"
+        show = functools.partial(run.progress, what)
+        found = evaluate(run.source, candidate, run.documents, settings, show)
+        if found.verdict.outcome is Outcome.REJECT:
+            break
+    return found
 
 
 def _named(evaluation: Evaluation, recipe: str) -> Evaluation:
