@@ -171,7 +171,7 @@ def bound(name, cache_type=CacheType.F32, seed=0, **changes):
     weights = random_weights({**CONFIGS[name], **changes}, seed)
     family = FAMILIES[config.family]
     tensors = {s: tensor_of(weights[huggingface_name(family, s)]) for s in program.slots()}
-    kernels = {s: choose_reference(s, t.spec, t.shape) for s, t in tensors.items()}
+    kernels = {s: choose_reference(s, t) for s, t in tensors.items()}
     return Binding(program, tensors, kernels)
 
 
@@ -274,10 +274,13 @@ def test_a_weight_out_of_range_is_located():
 
 
 def test_kernels_round_inputs_of_integer_weights_only():
-    assert choose_reference("x.weight", F16, (4, 33)).activations == "f32"
-    assert choose_reference("x.weight", parse_format("q4_0"), (4, 64)).activations == "int8-g32"
+    def empty(form, columns):
+        return QuantTensor(parse_format(form), (4, columns), np.zeros((4, 0), np.uint8))
+
+    assert choose_reference("x.weight", empty("f16", 33)).activations == "f32"
+    assert choose_reference("x.weight", empty("q4_0", 64)).activations == "int8-g32"
     with pytest.raises(KernelError, match="33 inputs in int4-row"):
-        choose_reference("x.weight", parse_format("int4-row"), (4, 33))
+        choose_reference("x.weight", empty("int4-row", 33))
 
 
 def test_weights_are_released_once_decoded():

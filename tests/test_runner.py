@@ -88,7 +88,7 @@ def test_only_matrices_have_kernels(runner):
 
 
 def test_every_matrix_without_a_kernel_is_counted(folder):
-    def none(slot, form, shape):
+    def none(slot, tensor):
         raise KernelError(f"no kernel for {slot}.")
 
     source = open_model(folder)

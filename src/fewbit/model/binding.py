@@ -6,32 +6,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from fewbit.errors import KernelError
-from fewbit.formats.spec import NumberFormat, QuantTensor
-from fewbit.model.decoder import slot_shapes
+from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import ModelSource
 from fewbit.program import Program, Slot
 from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.executor import Binding
 
-Choose: TypeAlias = Callable[[Slot, NumberFormat, tuple[int, int]], KernelRecord]
-"""Returns the kernel for a matrix of this format and shape, or raises KernelError."""
+Choose: TypeAlias = Callable[[Slot, QuantTensor], KernelRecord]
+"""Returns the kernel for a matrix, or raises KernelError."""
 
 
 def bind(source: ModelSource, program: Program, choose: Choose) -> Binding:
-    """Return the Program with its slots filled from `source`; nothing is read yet.
+    """Return the Program with its slots filled from `source`; tensors are read when asked for.
 
     Raises:
         KernelError: no kernel can run a matrix; the message covers every such matrix.
     """
     kernels: dict[Slot, KernelRecord] = {}
     refused: list[str] = []
-    for slot, shape in slot_shapes(source.config).items():
+    for slot in program.slots():
         if is_vector(slot):
             continue
         try:
-            kernels[slot] = choose(slot, source.info(slot).format, shape)
+            kernels[slot] = choose(slot, source.read(slot))
         except KernelError as error:
             refused.append(str(error))
+        source.release(slot)
     if refused:
         raise KernelError(" ".join(refused[:3]) + _more(len(refused) - 3))
     return Binding(program, _LazyTensors(source), kernels, source.release)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbit.errors import NumericalError, RequestError, UsageError
-from fewbit.model.binding import bind
+from fewbit.model.binding import Choose, bind
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Program
 from fewbit.records.kernels import KernelRecord
+from fewbit.runtime.chooser import choose
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
@@ -203,9 +205,8 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     context = _context(source.config, settings.context)
     pages = settings.sequences * -(-context // PAGE)
     program = build_program(source.config, settings.cache_type)
-    binding = bind(source, program, choose_reference)
-    executor = ReferenceExecutor(binding, pages)
-    return Runner(source, binding, executor, context)
+    binding = bind(source, program, _chooser(settings))
+    return Runner(source, binding, _executor(binding, pages, settings), context)
 
 
 def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelRecord, ...]:
@@ -214,8 +215,18 @@ def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelR
     Raises:
         KernelError: no kernel can run a matrix.
     """
-    binding = bind(source, build_program(source.config), choose_reference)
+    binding = bind(source, build_program(source.config), _chooser(settings))
     return tuple(binding.kernels.values())
+
+
+def _chooser(settings: RunSettings) -> Choose:
+    if settings.executor == "reference":
+        return choose_reference
+    return partial(choose, isa=settings.isa)
+
+
+def _executor(binding: Binding, pages: int, settings: RunSettings) -> Executor:
+    return ReferenceExecutor(binding, pages)
 
 
 def _context(config: ModelConfig, asked: int | None) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fewbit.errors import KernelError, NumericalError
 from fewbit.formats.registry import FLOATS, decode
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import QuantTensor
 from fewbit.program import (
     Activation,
     Add,
@@ -179,22 +179,22 @@ def linear(
     return out if bias is None else out + bias
 
 
-def choose_reference(slot: Slot, form: NumberFormat, shape: tuple[int, int]) -> KernelRecord:
+def choose_reference(slot: Slot, tensor: QuantTensor) -> KernelRecord:
     """Return the record of this executor for a matrix, rounding inputs as native kernels do.
 
     Raises:
         KernelError: an integer format whose inputs do not divide into runs of 32.
     """
-    exact = form in FLOATS
-    if not exact and shape[1] % ACTIVATION_RUN:
+    exact = tensor.spec in FLOATS
+    rows, columns = tensor.shape
+    if not exact and columns % ACTIVATION_RUN:
         raise KernelError(
-            f"'{slot}' has {shape[1]} inputs in {form.name}; integer kernels need a multiple of "
-            f"{ACTIVATION_RUN}."
+            f"'{slot}' has {columns} inputs in {tensor.spec.name}; integer kernels need a "
+            f"multiple of {ACTIVATION_RUN}."
         )
-    rows, columns = shape
     return KernelRecord(
         slot=slot,
-        format=form.name,
+        format=tensor.spec.name,
         kernel="reference",
         activations="f32" if exact else "int8-g32",
         bytes=rows * columns * 4,
