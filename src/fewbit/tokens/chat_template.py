@@ -19,7 +19,7 @@ from fewbit.errors import FewbitError, RequestError, TemplateError
 from fewbit.tokens.template_budget import Budget, RenderLimits, limits_for
 from fewbit.tokens.template_sandbox import RefusedError, TemplateSandbox
 
-MAX_SOURCE = 1 << 18
+MAX_SOURCE = 1 << 16
 """Characters of a template's source; the longest in use have about 2^14."""
 
 MAX_NESTING = 48

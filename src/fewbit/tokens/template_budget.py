@@ -44,8 +44,8 @@ def limits_for(weight: int) -> RenderLimits:
     The time is a last resort for a step that costs more than expected.
     """
     return RenderLimits(
-        steps=300_000 + 16 * weight,
-        processed=16_000_000 + 64 * weight,
+        steps=200_000 + 16 * weight,
+        processed=8_000_000 + 64 * weight,
         written=1_000_000 + 8 * weight,
         seconds=10.0,
     )

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any
 
-from jinja2.filters import FILTERS, do_format, do_indent
+from jinja2 import Environment, pass_environment
+from jinja2.filters import FILTERS, do_format, do_indent, make_attrgetter
 from jinja2.tests import TESTS
 
 from fewbit.errors import TemplateError
@@ -21,24 +22,40 @@ from fewbit.tokens.template_budget import Budget
 
 CONSTANT_FILTERS = (
     *("abs", "attr", "count", "d", "default", "first", "items", "last", "length", "map"),
-    *("reject", "rejectattr", "safe", "select", "selectattr"),
+    *("reject", "rejectattr", "select", "selectattr"),
 )
-"""Filters whose cost does not grow with their input; those that make generators make lazy ones."""
+"""Filters whose cost does not grow with what they filter; they look at all of their arguments."""
 
 WHOLE_FILTERS = (
     *("batch", "capitalize", "center", "dictsort", "e", "escape", "float", "groupby", "int"),
-    *("list", "lower", "max", "min", "reverse", "round", "slice", "sort", "string", "title"),
+    *(
+        "list",
+        "lower",
+        "max",
+        "min",
+        "reverse",
+        "round",
+        "safe",
+        "slice",
+        "sort",
+        "string",
+        "title",
+    ),
     *("trim", "truncate", "unique", "upper", "urlencode", "wordcount"),
 )
 """Filters that look at all of their input and make about as much."""
 
-WIDTH_FILTERS = frozenset({"batch", "center", "round", "slice", "truncate", "int"})
+WIDTH_FILTERS = frozenset({"batch", "center", "round", "slice"})
 """Filters with a number among their arguments that sizes their result."""
 
-COMPARING_TESTS = frozenset(
-    {"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le"}
-    | {"lessthan", "lt", "ne"}
+CONSTANT_TESTS = frozenset(
+    {"boolean", "callable", "defined", "escaped", "false", "float", "integer", "iterable"}
+    | {"mapping", "none", "number", "sameas", "sequence", "string", "true", "undefined"}
 )
+"""Tests of what a value is; the others compare, hash or write all that is inside it."""
+
+NUMBER_TESTS = frozenset({"divisibleby", "even", "odd"})
+"""Tests that take a remainder, which for a text would be `%` formatting."""
 
 TEXT_METHODS = frozenset(
     {"capitalize", "casefold", "center", "count", "endswith", "find", "format", "format_map"}
@@ -70,7 +87,7 @@ def bounded_tests(budget: Budget) -> dict[str, Function]:
     """Return the tests by name, bound to one budget."""
     builtin: dict[str, Any] = dict(TESTS)
     return {
-        name: _whole(name, test, budget) if name in COMPARING_TESTS else _constant(test, budget)
+        name: _constant(test, budget) if name in CONSTANT_TESTS else _whole(name, test, budget)
         for name, test in builtin.items()
     }
 
@@ -126,9 +143,14 @@ def metered(budget: Budget, items: Iterator[Any]) -> Iterator[Any]:
 
 
 def _constant(function: Function, budget: Budget) -> Function:
+    # Behind an injected context or environment, if it takes one, comes what is filtered.
+    start = 2 if hasattr(function, "jinja_pass_arg") else 1
+
     @functools.wraps(function)
     def counted(*arguments: Any, **named: Any) -> Any:
         budget.step()
+        for argument in (*arguments[start:], *named.values()):
+            budget.weigh(argument)
         result = function(*arguments, **named)
         return metered(budget, result) if isinstance(result, GeneratorType) else result
 
@@ -144,6 +166,8 @@ def _whole(name: str, function: Function, budget: Budget) -> Function:
             budget.weigh(argument)
         if name in WIDTH_FILTERS:
             check_widths((*arguments[1:], *named.values()))
+        if name in NUMBER_TESTS and any(isinstance(argument, str) for argument in arguments):
+            raise TemplateError(f"The chat template asks whether a text is {name}; use numbers.")
         result = function(*arguments, **named)
         if isinstance(result, GeneratorType):
             return metered(budget, result)
@@ -176,18 +200,20 @@ def _indent(budget: Budget, s: str, width: Any = 4, first: Any = False, blank: A
     return do_indent(s, width, first, blank)
 
 
-def _join(budget: Budget, value: Any, d: str = "", attribute: Any = None) -> str:
-    parts = [_attribute(part, attribute) for part in value]
+@pass_environment
+def _join(
+    budget: Budget, environment: Environment, value: Any, d: str = "", attribute: Any = None
+) -> str:
+    parts = _attributes(budget, environment, value, attribute)
     _check_join(budget, str(d), parts)
     return str(d).join(map(str, parts))
 
 
-def _attribute(value: Any, attribute: Any) -> Any:
+def _attributes(budget: Budget, environment: Environment, values: Any, attribute: Any) -> list[Any]:
+    budget.weigh(attribute)
     if attribute is None:
-        return value
-    for name in str(attribute).split("."):
-        value = value[int(name) if name.isdigit() else name]
-    return value
+        return list(values)
+    return list(map(make_attrgetter(environment, attribute), values))
 
 
 def _check_join(budget: Budget, separator: str, parts: Any) -> None:
@@ -209,12 +235,14 @@ def _replaced_length(text: Any, old: Any, new: Any) -> int:
     return len(text) + places * len(new)
 
 
-def _sum(budget: Budget, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
+@pass_environment
+def _sum(
+    budget: Budget, environment: Environment, iterable: Any, attribute: Any = None, start: Any = 0
+) -> Any:
     # Adding lists would copy the growing sum for every one of them.
     total = start
-    for item in iterable:
+    for number in _attributes(budget, environment, iterable, attribute):
         budget.step()
-        number = _attribute(item, attribute)
         if not isinstance(number, (int, float)) or not isinstance(total, (int, float)):
             raise TemplateError(f"The chat template sums a {type(number).__name__}; use numbers.")
         total += number

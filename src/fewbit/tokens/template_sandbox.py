@@ -33,6 +33,9 @@ from fewbit.tokens.template_syntax import GenerationTag, Metering
 PASSED_AS_THEY_ARE = (Macro, LoopContext, BlockReference)
 """Callables that only hand their arguments on."""
 
+BODY_STEPS = 4
+"""What entering a macro or a recursive loop costs beyond a plain call."""
+
 RUNTIME_OBJECTS = (LoopContext, Macro, Namespace, Cycler, Joiner, Undefined, TemplateReference)
 
 SAFE_METHODS: tuple[tuple[type, frozenset[str]], ...] = (
@@ -130,8 +133,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return isinstance(obj, RUNTIME_OBJECTS)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Subscript; a tuple as a key is counted before it is hashed."""
-        if isinstance(argument, tuple):
+        """Subscript; a key with parts is counted before it is hashed or named in an error."""
+        if not isinstance(argument, (str, int)):
             self.budget.weigh(argument)
         return super().getitem(obj, argument)
 
@@ -159,10 +162,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if owner is __self:
             return __obj(*args)
         __self.budget.step()
-        if isinstance(__obj, PASSED_AS_THEY_ARE) or __obj is Namespace:
+        if isinstance(__obj, PASSED_AS_THEY_ARE) or isinstance(owner, Extension):
+            __self.budget.step(BODY_STEPS)
             return super().call(__context, __obj, *args, **kwargs)
-        if isinstance(owner, Extension):
-            return super().call(__context, __obj, *args, **kwargs)
+        if __obj is Namespace and not args:
+            return super().call(__context, __obj, **kwargs)
         __self._check_call(__obj, owner, args, kwargs)
         result = super().call(__context, __obj, *args, **kwargs)
         if isinstance(result, (str, list)):
