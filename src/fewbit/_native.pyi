@@ -37,6 +37,9 @@ def multiply(
     tiles_at_once: int = 0,
     rows_at_once: int = 0,
 ) -> NDArray[np.float32]: ...
+def time_multiply(
+    packed: PackedMatrix, x: NDArray[np.float32], isa: str, repeats: int
+) -> float: ...
 def quantize_activations(
     x: NDArray[np.float32], isa: str
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]: ...

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -197,6 +198,30 @@ NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::option
   return out;
 }
 
+// The shortest of `repeats` multiplications of all tiles by all rows, in seconds, for benchmarks.
+double time_multiply(const OwnedMatrix& packed, const Matrix& x, const std::string& isa,
+                     int repeats) {
+  const PackedMatrix& w = packed.matrix;
+  const LinearKernels& kernels = linear_kernels(isa_named(isa));
+  require(static_cast<int64_t>(x.shape(1)) == w.columns, "x has another width than the matrix");
+  const auto rows = static_cast<int64_t>(x.shape(0));
+  QuantizedRows quantized;
+  if (!w.is_float()) quantized = quantize_rows(x, kernels);
+  quantized.rows.rows = rows;
+  quantized.rows.columns = w.columns;
+  quantized.rows.values = const_cast<float*>(x.data());
+  std::vector<float> out(static_cast<size_t>(rows * w.rows));
+  nb::gil_scoped_release release;
+  double best = 1e9;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    kernels.multiply(w, 0, w.tiles(), quantized.rows, 0, rows, nullptr, out.data(), w.rows);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    best = std::min(best, taken.count());
+  }
+  return best;
+}
+
 using Codes8 = nb::ndarray<nb::numpy, int8_t, nb::ndim<2>>;
 using Sums = nb::ndarray<nb::numpy, int32_t, nb::ndim<2>>;
 
@@ -250,6 +275,8 @@ void bind_linear(nb::module_& module) {
              nb::arg("columns"), nb::arg("bits"), nb::arg("group"), nb::arg("asymmetric"));
   module.def("multiply", &multiply, nb::arg("packed"), nb::arg("x"), nb::arg("bias").none(),
              nb::arg("isa"), nb::arg("tiles_at_once") = 0, nb::arg("rows_at_once") = 0);
+  module.def("time_multiply", &time_multiply, nb::arg("packed"), nb::arg("x"), nb::arg("isa"),
+             nb::arg("repeats"));
   module.def("quantize_activations", &quantize_activations, nb::arg("x"), nb::arg("isa"));
   bind_simd(module);
 }

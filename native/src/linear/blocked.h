@@ -134,8 +134,11 @@ void register_tile(const UnpackedTile<K>* tiles, const TileOut<S>* to, RunInputs
   for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const auto sum = span.last ? TileOut<S>::with_bias(to[t], acc[t][r]) : acc[t][r];
-      TileOut<S>::store(to[t], span.row + r, sum);
+      if (span.last) {
+        TileOut<S>::finish(to[t], span.row + r, acc[t][r]);
+      } else {
+        TileOut<S>::store(to[t], span.row + r, acc[t][r]);
+      }
     }
   }
 }

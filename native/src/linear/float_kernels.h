@@ -43,9 +43,7 @@ void float_block(const PackedMatrix& w, int64_t tile, const Activations& a, int6
   for (int t = 0; t < T; ++t) {
     const auto to = TileOut<S>::at(w, tile + t, bias, out, out_stride);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      TileOut<S>::store(to, row + r, TileOut<S>::with_bias(to, acc[t][r]));
-    }
+    for (int r = 0; r < R; ++r) TileOut<S>::finish(to, row + r, acc[t][r]);
   }
 }
 

@@ -238,31 +238,27 @@ template <class S>
 struct TileOut {
   float* out;
   int64_t stride;
-  const float* bias;  // of the tile's first output, or null
+  typename S::F32 bias;
   int lanes;
 
   FEWBIT_INLINE TileOut at(const PackedMatrix& w, int64_t tile, const float* bias, float* out,
                            int64_t stride) {
     const int64_t first = tile * kTileRows;
     const int64_t left = w.rows - first;
-    return {out + first, stride, bias ? bias + first : nullptr,
-            static_cast<int>(left < kTileRows ? left : kTileRows)};
-  }
-
-  FEWBIT_INLINE void store(const TileOut& t, int64_t row, typename S::F32 acc) {
-    float* p = t.out + row * t.stride;
-    if (t.lanes == kTileRows) return S::store(p, acc);
-    S::store_n(p, acc, t.lanes);
+    const int lanes = static_cast<int>(left < kTileRows ? left : kTileRows);
+    return {out + first, stride, bias ? S::load_n(bias + first, lanes) : S::zero_f32(), lanes};
   }
 
   FEWBIT_INLINE typename S::F32 load(const TileOut& t, int64_t row) {
-    const float* p = t.out + row * t.stride;
-    return t.lanes == kTileRows ? S::load(p) : S::load_n(p, t.lanes);
+    return S::load_n(t.out + row * t.stride, t.lanes);
   }
 
-  FEWBIT_INLINE typename S::F32 with_bias(const TileOut& t, typename S::F32 acc) {
-    if (!t.bias) return acc;
-    return S::add(acc, t.lanes == kTileRows ? S::load(t.bias) : S::load_n(t.bias, t.lanes));
+  FEWBIT_INLINE void store(const TileOut& t, int64_t row, typename S::F32 acc) {
+    S::store_n(t.out + row * t.stride, acc, t.lanes);
+  }
+
+  FEWBIT_INLINE void finish(const TileOut& t, int64_t row, typename S::F32 acc) {
+    store(t, row, S::add(acc, t.bias));
   }
 };
 
@@ -272,9 +268,7 @@ void few_rows_of_tile(const PackedMatrix& w, int64_t tile, const Activations& a,
   typename S::F32 acc[R];
   few_rows<S, C, K, R>(w, tile, RunInputs::at(a, row, 0), acc);
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    TileOut<S>::store(to, row + r, TileOut<S>::with_bias(to, acc[r]));
-  }
+  for (int r = 0; r < R; ++r) TileOut<S>::finish(to, row + r, acc[r]);
 }
 
 // Rows that one pass over a tile's weights takes: as many as keep accumulators in registers.

@@ -80,7 +80,7 @@ struct LinearKernels {
   // out[r * out_stride + o] = the chain over runs of 32 inputs in ascending order, from acc = 0,
   //   acc = fma(float(dot), round(scale_w * scale_a), acc)
   //   acc = fma(m, weighted, acc)       where the weights have minima (m < 0 for kTwoLevel)
-  // then + bias[o] where bias is not null, for the outputs of tiles [tile_begin, tile_end) and
+  // then + bias[o] (+ 0 where bias is null), for the outputs of tiles [tile_begin, tile_end) and
   // activation rows [row_begin, row_end). `dot` is the exact integer sum of (u - z) q; kSigned16
   // has two dots a run, of 16 inputs each. Float weights: acc = fma(w, x, acc) over ascending
   // inputs. Outputs beyond the matrix's rows are not written. For many rows, give a thread all the
