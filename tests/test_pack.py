@@ -1,53 +1,127 @@
+"""Packing keeps every weight's exact value, and about the bytes of the source."""
+
+import gguf
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from fewbit.formats.pack import pack, packed_bytes, unpack
-
-
-def bit_by_bit(codes: np.ndarray, bits: int) -> np.ndarray:
-    """The slow truth: one big integer a row."""
-    rows = []
-    for row in codes:
-        word = sum(int(code) << (i * bits) for i, code in enumerate(row))
-        rows.append(list(word.to_bytes(packed_bytes(len(row), bits), "little")))
-    return np.array(rows, np.uint8).reshape(len(codes), packed_bytes(codes.shape[1], bits))
-
-
-@given(
-    bits=st.integers(2, 8),
-    rows=st.integers(1, 4),
-    columns=st.integers(1, 70),
-    seed=st.integers(0, 2**32 - 1),
+from quantized import (
+    AFFINE,
+    BLOCKS,
+    FLOATS,
+    INTEGER_FORMATS,
+    decoded,
+    float32_scales,
+    format_id,
+    random_floats,
+    random_tensor,
 )
-def test_pack_equals_the_big_integer_and_unpack_undoes_it(bits, rows, columns, seed):
-    codes = np.random.default_rng(seed).integers(0, 1 << bits, (rows, columns), np.uint8)
-    packed = pack(codes, bits)
-    assert np.array_equal(packed, bit_by_bit(codes, bits))
-    assert np.array_equal(unpack(packed, bits, columns), codes)
+
+from fewbit._native import PackedMatrix
+from fewbit.errors import KernelError
+from fewbit.formats.registry import BLOCK_FORMATS
+from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor
+from fewbit.runtime.pack import obstacle, pack, packed_form, size_of
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
-@pytest.mark.parametrize("columns", range(1, 34))
-def test_a_row_takes_the_ceiling_of_its_bits(bits, columns):
-    codes = np.full((2, columns), (1 << bits) - 1, np.uint8)
-    packed = pack(codes, bits)
-    assert packed.shape == (2, -(-columns * bits // 8))
-    assert np.unpackbits(packed).sum() == 2 * columns * bits
+def rows_of(packed: PackedMatrix) -> np.ndarray:
+    return np.stack([packed.decode_row(row) for row in range(packed.rows)])
 
 
-def test_three_bits_are_not_packed_ten_to_a_word():
-    # 32 // 3 codes a word would need 4 words for 32 codes; dense packing needs 3 (12 bytes).
-    assert packed_bytes(32, 3) == 12
-    assert pack(np.zeros((1, 32), np.uint8), 3).shape == (1, 12)
+@pytest.mark.parametrize("form", INTEGER_FORMATS, ids=format_id)
+@pytest.mark.parametrize("rows", [1, 16, 37])
+def test_rows_decode_to_the_same_bits(form, rows):
+    tensor = random_tensor(form, rows, 512, np.random.default_rng(rows))
+    got = rows_of(pack(tensor))
+    assert np.array_equal(got.view(np.uint32), decoded(tensor).view(np.uint32))
 
 
-def test_the_most_significant_bit_first_is_another_layout():
-    codes = np.array([[1, 2, 3, 4, 5, 6, 7, 0]], np.uint8)
-    planes = np.unpackbits(codes[..., None], axis=-1)[..., -3:]
-    assert not np.array_equal(np.packbits(planes.reshape(1, -1), axis=1), pack(codes, 3))
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_decode_as_the_gguf_package_decodes_them(name):
+    tensor = random_tensor(name, 20, 768, np.random.default_rng(1))
+    kind = gguf.GGMLQuantizationType(BLOCK_FORMATS[name].spec.type_id)
+    truth = gguf.dequantize(tensor.codes, kind)
+    assert np.array_equal(rows_of(pack(tensor)).view(np.uint32), truth.view(np.uint32))
 
 
-def test_bits_after_the_last_code_are_ignored():
-    assert unpack(np.array([[0b1111_1101]], np.uint8), 3, 1).tolist() == [[0b101]]
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats_are_kept(name):
+    tensor, values = random_floats(name, 21, 50, np.random.default_rng(2))
+    assert np.array_equal(rows_of(pack(tensor)), values)
+
+
+@pytest.mark.parametrize("form", INTEGER_FORMATS, ids=format_id)
+def test_the_number_of_threads_does_not_matter(form):
+    tensor = random_tensor(form, 100, 256, np.random.default_rng(3))
+    assert np.array_equal(rows_of(pack(tensor)), rows_of(pack(tensor, threads=3)))
+
+
+def test_every_row_stands_where_it_should():
+    # A planted exchange of two rows, or of the two nibbles of a byte, must be seen.
+    tensor = random_tensor("q4_0", 32, 64, np.random.default_rng(4))
+    good = rows_of(pack(tensor))
+    exchanged = tensor.take_rows(np.array([1, 0, *range(2, 32)]))
+    assert not np.array_equal(rows_of(pack(exchanged)), good)
+    codes = tensor.codes.copy()
+    codes[:, 2:18] = (codes[:, 2:18] >> 4) | (codes[:, 2:18] << 4)
+    assert not np.array_equal(rows_of(pack(QuantTensor(tensor.spec, (32, 64), codes))), good)
+
+
+@pytest.mark.parametrize("form", INTEGER_FORMATS, ids=format_id)
+def test_packed_bytes_stay_near_the_stored_ones(form):
+    tensor = random_tensor(form, 64, 512, np.random.default_rng(5))
+    packed = pack(tensor)
+    assert packed.nbytes == size_of(packed_form(tensor), tensor.shape)
+    widened = isinstance(form, QuantSpec) and form.bits in (2, 3, 7)
+    assert widened == bool(packed_form(tensor).note)
+    if widened:
+        return
+    # A scale per row or tensor is repeated or padded by at most 16 fp16 and zeros a tile.
+    spare = 48 * 4 if isinstance(form, QuantSpec) and form.group_size is None else 0
+    assert packed.nbytes <= tensor.nbytes * 1.03 + spare
+
+
+@pytest.mark.parametrize(
+    ("spec", "columns", "words"),
+    [
+        (float32_scales(AFFINE[0]), 64, "its scales are f32"),
+        (QuantSpec(4, Granularity.CHANNEL), 64, "a scale per input channel"),
+        (QuantSpec(4, Granularity.ROW), 40, "40 columns are not a multiple of 32"),
+        (QuantSpec(4, Granularity.GROUP, 16), 64, "groups of 16"),
+        (BLOCK_FORMATS["q2_k"].spec, 256, "no kernel reads q2_k"),
+    ],
+)
+def test_what_no_kernel_reads_is_refused_with_the_reason(spec, columns, words):
+    tensor = QuantTensor(spec, (16, columns), np.zeros((16, 1), np.uint8))
+    assert words in str(obstacle(tensor))
+    with pytest.raises(KernelError, match=words.split(" are")[0]):
+        pack(tensor)
+
+
+def test_an_empty_matrix_is_refused():
+    tensor = QuantTensor(BLOCK_FORMATS["q4_0"].spec, (0, 32), np.zeros((0, 18), np.uint8))
+    with pytest.raises(KernelError, match="0 x 32"):
+        pack(tensor)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"source": "q4_0", "columns": 64, "codes": np.zeros((16, 18), np.uint8)},
+        {"source": "q4_0", "columns": 40, "codes": np.zeros((16, 18), np.uint8)},
+        {"source": "q4_k", "columns": 32, "codes": np.zeros((16, 18), np.uint8)},
+        {"source": "q9_9", "columns": 32, "codes": np.zeros((16, 18), np.uint8)},
+        {"source": "affine", "columns": 32, "codes": np.zeros((16, 16), np.uint8), "bits": 4},
+        {"source": "affine", "columns": 32, "codes": np.zeros((16, 16), np.uint8), "bits": 9},
+        {"source": "f32", "columns": 0, "codes": np.zeros((16, 0), np.uint8)},
+    ],
+)
+def test_the_native_packer_checks_sizes(arguments):
+    with pytest.raises(ValueError):
+        PackedMatrix(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(15, 1), (16, 2), (1, 2)])
+def test_the_native_packer_checks_scales(shape):
+    codes = np.zeros((16, 16), np.uint8)
+    scales = np.zeros(shape, np.uint16)
+    with pytest.raises(ValueError, match="scales need"):
+        PackedMatrix("affine", 32, codes, bits=4, group=32, scales=scales)

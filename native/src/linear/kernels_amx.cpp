@@ -1,7 +1,8 @@
 // AMX for many rows: tiles of 16 activation rows x 32 inputs (the run as it lies in Activations)
 // times 32 inputs x 16 outputs (a run's 8 quads, centred to signed bytes) give 16 x 16 exact dots;
-// the float chain then follows in AVX-512. Few rows, float weights and 8-bit asymmetric codes
-// (u - z needs nine bits) take the AVX-512 kernels, which compute the same bits.
+// the float chain then follows in AVX-512. The AVX-512 kernels, which compute the same bits, take
+// few rows, float weights, 8-bit asymmetric codes (u - z needs nine bits) and kSigned16 (two
+// products of 16 inputs a run cost twice the tile traffic: 0.75 of AVX-512's speed, measured).
 #include <immintrin.h>
 
 #include <cstring>
@@ -25,6 +26,9 @@ constexpr int64_t kLeastRows = 17;
 constexpr int kDelay = 2;
 constexpr int kBuffers = 2 * kDelay;
 
+// How many runs ahead activations are asked for: they come from the second-level cache.
+constexpr int kRunsAhead = 4;
+
 // Tile registers: 0, 1 dots of 16 rows; 2, 3 their activations; 4, 5 weights; 6 dots and 7
 // activations of a block with fewer rows.
 struct alignas(64) TileConfig {
@@ -35,11 +39,6 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Inputs of one product: kSigned16 has a scale for every 16.
-template <Scaling K>
-constexpr int kInputs = K == Scaling::kSigned16 ? 16 : 32;
-
-template <Scaling K>
 void configure(int fewer_rows) {
   TileConfig config;
   const auto set = [&config](int tile, int rows, int row_bytes) {
@@ -48,12 +47,12 @@ void configure(int fewer_rows) {
   };
   set(0, 16, 64);
   set(1, 16, 64);
-  set(2, 16, kInputs<K>);
-  set(3, 16, kInputs<K>);
-  set(4, kInputs<K> / 4, 64);
-  set(5, kInputs<K> / 4, 64);
+  set(2, 16, kGroup);
+  set(3, 16, kGroup);
+  set(4, kQuads, 64);
+  set(5, kQuads, 64);
   set(6, fewer_rows, 64);
-  set(7, fewer_rows, kInputs<K>);
+  set(7, fewer_rows, kGroup);
   // The intrinsic claims to read 8 bytes only, and the compiler would drop the others.
   __asm__ volatile("" ::"r"(&config) : "memory");
   _tile_loadconfig(&config);
@@ -69,7 +68,6 @@ struct alignas(kVector) SignedTile {
 template <Codes C, Scaling K>
 __m512i centre_of(const RunScales<S, K>& scales) {
   if constexpr (K == Scaling::kSymmetric) return S::set1_u8(1 << (bits_of(C) - 1));
-  if constexpr (K == Scaling::kSigned16) return S::set1_u8(32);
   if constexpr (K == Scaling::kAsymmetric) return S::mul(scales.zero, S::set1(0x01010101));
   return S::zero_i32();
 }
@@ -127,39 +125,23 @@ FEWBIT_INLINE void multiply_run(const int8_t* q, const int8_t* codes, Dots& to) 
   }
 }
 
-// The dots of a run wait here: one set, or one for each half of the inputs.
-template <Scaling K>
-struct alignas(kVector) DotBuffer {
-  Dots half[K == Scaling::kSigned16 ? 2 : 1];
-};
-
-template <Scaling K, int kSet>
-FEWBIT_INLINE void start_run(const int8_t* q, const SignedTile<K>& tile, int run,
-                             DotBuffer<K>& to) {
-  multiply_run<kSet>(q, tile.codes[run][0], to.half[0]);
-  if constexpr (K == Scaling::kSigned16) {
-    multiply_run<kSet>(q + 16, tile.codes[run][4], to.half[1]);
-  }
-}
-
 // Adds one run of row r: the float part of the chain.
 template <Scaling K>
-FEWBIT_INLINE __m512 finish_row(__m512 acc, const DotBuffer<K>& dots, const SignedTile<K>& tile,
-                                int run, const RunInputs& in, int r) {
+FEWBIT_INLINE __m512 finish_row(__m512 acc, const Dots& dots, const SignedTile<K>& tile, int run,
+                                const RunInputs& in, int r) {
   RunScales<S, K> scales;
   scales.scale = S::load(tile.scale[run]);
-  __m512i second = S::zero_i32();
   if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
     scales.second = S::load(tile.second[run]);
   }
-  if constexpr (K == Scaling::kSigned16) second = S::load(dots.half[1][r]);
-  return add_run<S, K>(acc, S::load(dots.half[0][r]), second, in, scales, r);
+  const __m512i dot = S::load(dots[r]);
+  return add_run<S, K>(acc, dot, dot, in, scales, r);
 }
 
 // A whole block of 16 rows: the accumulators stay in registers.
 template <Scaling K>
 void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, const Span& span) {
-  DotBuffer<K> buffers[kBuffers];
+  alignas(kVector) Dots buffers[kBuffers];
   __m512 acc[kRowBlock];
 #pragma GCC unroll 16
   for (int r = 0; r < kRowBlock; ++r) acc[r] = S::zero_f32();
@@ -170,9 +152,13 @@ void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, 
   // Two runs at a time: tile and vector instructions disturb each other less in larger pieces.
   const int8_t* q = in.q;
   for (int run = 0; run < span.runs + kDelay; run += 2) {
-    if (run < span.runs) start_run<K, 0>(q, tile, run, buffers[run % kBuffers]);
+    if (run < span.runs) multiply_run<0>(q, tile.codes[run][0], buffers[run % kBuffers]);
     if (run + 1 < span.runs) {
-      start_run<K, 1>(q + kGroup * in.stride, tile, run + 1, buffers[(run + 1) % kBuffers]);
+      multiply_run<1>(q + kGroup * in.stride, tile.codes[run + 1][0],
+                      buffers[(run + 1) % kBuffers]);
+    }
+    for (int line = 0; line < 2 * kRowBlock * kGroup; line += kVector) {
+      S::prefetch(q + kRunsAhead * kGroup * in.stride + line);
     }
     q += 2 * kGroup * in.stride;
     for (int ready = run - kDelay; ready < run - kDelay + 2; ++ready) {
@@ -197,7 +183,7 @@ void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, 
 template <Scaling K>
 void block_of_fewer(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, const Span& span,
                     int rows) {
-  DotBuffer<K> buffers[kBuffers];
+  alignas(kVector) Dots buffers[kBuffers];
   alignas(kVector) float acc[kRowBlock][kLanes];
   for (int r = 0; r < rows; ++r) {
     S::store(acc[r], span.first ? S::zero_f32() : TileOut<S>::load(to, span.row + r));
@@ -205,7 +191,7 @@ void block_of_fewer(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs i
   const int8_t* q = in.q;
   for (int run = 0; run < span.runs + kDelay; ++run) {
     if (run < span.runs) {
-      start_run<K, 2>(q, tile, run, buffers[run % kBuffers]);
+      multiply_run<2>(q, tile.codes[run][0], buffers[run % kBuffers]);
       q += kGroup * in.stride;
     }
     if (run < kDelay) continue;
@@ -231,7 +217,7 @@ class TileMultiplier {
   TileMultiplier(const PackedMatrix& w, const Activations& a, const float* bias, float* out,
                  int64_t out_stride)
       : w_(w), a_(a), bias_(bias), out_(out), out_stride_(out_stride) {
-    configure<K>(fewer_rows_);
+    configure(fewer_rows_);
   }
   ~TileMultiplier() { _tile_release(); }
   TileMultiplier(const TileMultiplier&) = delete;
@@ -263,7 +249,7 @@ class TileMultiplier {
     if (rows == kRowBlock) return block_of_16<K>(unpacked, to, in, span);
     if (rows != fewer_rows_) {
       fewer_rows_ = rows;
-      configure<K>(rows);
+      configure(rows);
     }
     block_of_fewer<K>(unpacked, to, in, span, rows);
   }
@@ -276,20 +262,26 @@ class TileMultiplier {
   int fewer_rows_ = 1;
 };
 
+bool fits_tiles(const PackedMatrix& w) {
+  const bool nine_bits = w.codes == Codes::kBits8 && w.scaling == Scaling::kAsymmetric;
+  return !w.is_float() && !nine_bits && w.scaling != Scaling::kSigned16;
+}
+
 void multiply_amx(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const Activations& a,
                   int64_t row_begin, int64_t row_end, const float* bias, float* out,
                   int64_t out_stride) {
-  const bool nine_bits = w.codes == Codes::kBits8 && w.scaling == Scaling::kAsymmetric;
-  if (w.is_float() || nine_bits || row_end - row_begin < kLeastRows) {
+  if (!fits_tiles(w) || row_end - row_begin < kLeastRows) {
     return kAvx512Kernels.multiply(w, tile_begin, tile_end, a, row_begin, row_end, bias, out,
                                    out_stride);
   }
   with_integer_format(w, [&]<Codes C, Scaling K>() {
-    TileMultiplier<C, K> multiplier(w, a, bias, out, out_stride);
-    for (int64_t tile = tile_begin; tile < tile_end; tile += kBlockTiles) {
-      const int64_t left = tile_end - tile;
-      multiplier.tiles(tile, static_cast<int>(left < kBlockTiles ? left : kBlockTiles), row_begin,
-                       row_end);
+    if constexpr (K != Scaling::kSigned16) {
+      TileMultiplier<C, K> multiplier(w, a, bias, out, out_stride);
+      for (int64_t tile = tile_begin; tile < tile_end; tile += kBlockTiles) {
+        const int64_t left = tile_end - tile;
+        multiplier.tiles(tile, static_cast<int>(left < kBlockTiles ? left : kBlockTiles), row_begin,
+                         row_end);
+      }
     }
   });
 }

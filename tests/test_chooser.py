@@ -1,0 +1,117 @@
+"""The chooser: what is taken, what is refused, and that every reason is told."""
+
+import numpy as np
+import pytest
+from quantized import AFFINE, float32_scales, random_floats, random_tensor
+
+from fewbit.errors import KernelError
+from fewbit.formats.spec import QuantSpec, QuantTensor
+from fewbit.runtime import chooser
+from fewbit.runtime.chooser import choose, choose_isa
+from fewbit.runtime.pack import pack
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "q4_0": "w4.sym.g32",
+    "q4_1": "w4.min.g32",
+    "q5_0": "w5.sym.g32",
+    "q5_1": "w5.min.g32",
+    "q8_0": "w8.sym.g32",
+    "q4_k": "w4.two.g32",
+    "q5_k": "w5.two.g32",
+    "q6_k": "w6.half.g16",
+}
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    """Pretend that the CPU has these instruction sets only."""
+    return lambda *isas: monkeypatch.setattr(chooser, "available_isas", lambda: list(isas))
+
+
+@pytest.mark.parametrize(("name", "weights"), WEIGHTS.items())
+def test_a_block_format_has_one_chain_on_every_instruction_set(cpu, name, weights):
+    tensor = random_tensor(name, 16, 256, RNG)
+    for isa in chooser.ISAS:
+        cpu(isa, "portable")
+        kernel = choose("head.weight", tensor).kernel
+        assert kernel.rsplit("/", 1)[0] == f"{weights}/a8.g32"
+
+
+def test_the_best_instruction_set_is_taken_and_the_others_explained(cpu):
+    cpu("avx2", "portable")
+    record = choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG))
+    assert record.kernel == "w4.sym.g32/a8.g32/avx2"
+    assert record.activations == "int8-g32"
+    assert [r.kernel.rsplit("/", 1)[1] for r in record.rejected] == [
+        "amx+avx512vnni",
+        "avx512vnni",
+    ]
+    assert all("this CPU lacks" in r.reason for r in record.rejected)
+
+
+def test_the_record_has_the_bytes_of_the_packed_matrix():
+    for form in ("q4_k", AFFINE[1]):
+        tensor = random_tensor(form, 37, 256, RNG)
+        assert choose("embed.weight", tensor).bytes == pack(tensor).nbytes
+
+
+@pytest.mark.parametrize(
+    ("isa", "last"),
+    [("amx", "avx512"), ("avx512vnni", "avx512"), ("avx2", "avx2"), ("portable", "portable")],
+)
+def test_float_weights_never_take_integer_tiles(cpu, isa, last):
+    cpu(isa, "portable")
+    tensor, _ = random_floats("bf16", 16, 64, RNG)
+    record = choose("head.weight", tensor)
+    assert record.kernel == f"bf16/f32/{last}"
+    assert record.activations == "f32"
+
+
+def test_a_forced_instruction_set_is_taken():
+    tensor = random_tensor("q4_0", 16, 64, RNG)
+    record = choose("layers.0.q.weight", tensor, isa="portable")
+    assert record.kernel == "w4.sym.g32/a8.g32/portable"
+    assert len(record.rejected) == len(chooser.ISAS) - 1
+
+
+def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
+    cpu("avx2", "portable")
+    tensor = random_tensor("q4_0", 16, 64, RNG)
+    with pytest.raises(KernelError) as caught:
+        choose("layers.0.q.weight", tensor, isa="amx")
+    message = str(caught.value)
+    assert "layers.0.q.weight" in message
+    assert "this CPU lacks AMX int8 tiles" in message
+    assert message.count("amx was asked for") == 2
+    with pytest.raises(KernelError, match="can run avx2, portable"):
+        choose_isa("amx")
+
+
+def test_an_unknown_instruction_set_is_refused_with_those_known():
+    tensor = random_tensor("q4_0", 16, 64, RNG)
+    with pytest.raises(KernelError, match="No instruction set 'neon'; known are amx"):
+        choose("layers.0.q.weight", tensor, isa="neon")
+    with pytest.raises(KernelError, match="No instruction set 'neon'"):
+        choose_isa("neon")
+
+
+def test_a_format_without_kernel_is_refused_with_the_reason():
+    good = random_tensor(AFFINE[0], 16, 64, RNG)
+    assert isinstance(good.spec, QuantSpec) and good.scales is not None
+    wide = good.scales.astype(np.float32)
+    tensor = QuantTensor(float32_scales(good.spec), good.shape, good.codes, wide)
+    with pytest.raises(KernelError, match="its scales are f32; kernels read f16"):
+        choose("layers.0.q.weight", tensor)
+
+
+def test_widened_codes_are_noted():
+    for bits, words in ((2, "2-bit codes are run as 4-bit ones"), (7, "7-bit codes are run as 8")):
+        spec = next(s for s in AFFINE if s.bits == bits)
+        assert words in choose("a", random_tensor(spec, 16, 128, RNG)).note
+    assert choose("a", random_tensor("q4_0", 16, 64, RNG)).note == ""
+
+
+def test_the_best_of_this_machine_is_chosen_by_default():
+    assert choose_isa() == chooser.available_isas()[0]
+    assert choose_isa("portable") == "portable"
