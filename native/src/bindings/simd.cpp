@@ -81,6 +81,14 @@ std::tuple<Out<float>, Out<float>> reduce(const std::string& isa, In<float> x) {
   return {sums, maxima};
 }
 
+// Sums the words of `x`, a multiple of 256 bytes, without the GIL.
+int32_t read(const std::string& isa, In<uint8_t> x) {
+  if (x.size() % 256) throw std::invalid_argument("the length must be a multiple of 256");
+  const SimdProbes& probes = simd_probes(isa_named(isa));
+  nb::gil_scoped_release release;
+  return probes.read(x.data(), static_cast<int64_t>(x.size()));
+}
+
 }  // namespace
 
 void bind_simd(nb::module_& module) {
@@ -90,6 +98,7 @@ void bind_simd(nb::module_& module) {
   module.def("simd_to_half", &to_half, nb::arg("isa"), nb::arg("x"));
   module.def("simd_dot4", &dot4, nb::arg("isa"), nb::arg("acc"), nb::arg("u"), nb::arg("s"),
              nb::arg("narrow"));
+  module.def("simd_read", &read, nb::arg("isa"), nb::arg("x"));
   module.def("simd_reduce", &reduce, nb::arg("isa"), nb::arg("x"));
 }
 

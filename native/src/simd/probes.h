@@ -19,6 +19,8 @@ struct SimdProbes {
   void (*dot4)(const int32_t* acc, const uint8_t* u, const int8_t* s, bool narrow, int32_t* out);
   // sum and maximum of each run of 16.
   void (*reduce)(const float* x, int64_t n, float* sums, float* maxima);
+  // The sum of all 32-bit words of n bytes, n a multiple of 256: what memory can deliver.
+  int32_t (*read)(const uint8_t* p, int64_t n);
 };
 
 // The probes of the instruction set's lanes; kAmx has those of kAvx512Vnni.

@@ -71,7 +71,19 @@ struct ProbesOf {
     }
   }
 
-  static constexpr SimdProbes table{unary, fma, from_half, to_half, dot4, reduce};
+  static int32_t read(const uint8_t* p, int64_t n) {
+    typename S::I32 sums[4] = {S::zero_i32(), S::zero_i32(), S::zero_i32(), S::zero_i32()};
+    for (const uint8_t* end = p + n; p != end; p += 256) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        S::prefetch(p + 8192 + 64 * i);
+        sums[i] = S::add(sums[i], S::load(reinterpret_cast<const int32_t*>(p + 64 * i)));
+      }
+    }
+    return S::reduce_add(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
+  }
+
+  static constexpr SimdProbes table{unary, fma, from_half, to_half, dot4, reduce, read};
 };
 
 }  // namespace fewbit
