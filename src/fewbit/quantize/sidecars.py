@@ -6,12 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
-from tokenizers.processors import TemplateProcessing
-
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts
+from fewbit.tokens.export import to_hugging_face
 from fewbit.tokens.from_gguf import from_gguf
-from fewbit.tokens.tokenizer import Tokenizer
 
 _MODEL = "tokenizer.ggml.model"
 _TEMPLATE = "tokenizer.chat_template"
@@ -47,59 +44,15 @@ def _of_folder(facts: HuggingFaceFacts) -> dict[str, bytes]:
 
 
 def _of_gguf(metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    tokenizer = from_gguf(metadata)
-    config, generation = _configs(tokenizer)
     template = metadata.get(_TEMPLATE)
-    if isinstance(template, str):
-        config["chat_template"] = template
+    files = to_hugging_face(
+        from_gguf(metadata), chat_template=template if isinstance(template, str) else None
+    )
     return {
-        "tokenizer.json": _tokenizer_json(tokenizer),
-        "tokenizer_config.json": _json(config),
-        "generation_config.json": _json(generation),
+        "tokenizer.json": files.tokenizer_json,
+        "tokenizer_config.json": _json(files.tokenizer_config),
+        "generation_config.json": _json(files.generation_config),
     }
-
-
-def _configs(tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return tokenizer_config.json and generation_config.json."""
-    special = tokenizer.special
-    roles = {
-        "bos_token": special.bos,
-        "eos_token": special.eos,
-        "unk_token": special.unknown,
-        "pad_token": special.padding,
-    }
-    named = {
-        role: tokenizer.backend.id_to_token(token)
-        for role, token in roles.items()
-        if token is not None
-    }
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **named,
-        "add_bos_token": bool(tokenizer.behaviour.prefix),
-        "add_eos_token": bool(tokenizer.behaviour.suffix),
-        "clean_up_tokenization_spaces": False,
-    }
-    generation: dict[str, Any] = {"eos_token_id": sorted(special.end_of_generation)}
-    if special.bos is not None:
-        generation["bos_token_id"] = special.bos
-    return config, generation
-
-
-def _tokenizer_json(tokenizer: Tokenizer) -> bytes:
-    """Return the backend as JSON, with the tokens around a text as its post-processor."""
-    backend = Backend.from_str(tokenizer.backend.to_str())
-    behaviour = tokenizer.behaviour
-    around = [*behaviour.prefix, *behaviour.suffix]
-    if around:
-        names = {token: backend.id_to_token(token) for token in around}
-        before = [names[token] for token in behaviour.prefix]
-        behind = [names[token] for token in behaviour.suffix]
-        backend.post_processor = TemplateProcessing(
-            single=[*before, "$A", *behind],
-            special_tokens=[(name, token) for token, name in names.items()],
-        )
-    return str(backend.to_str()).encode()
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

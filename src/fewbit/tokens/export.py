@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-import tokenizers
-from tokenizers import processors
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
 
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -35,7 +34,7 @@ def to_hugging_face(tokenizer: Tokenizer, *, chat_template: str | None = None) -
         "clean_up_tokenization_spaces": False,
         "add_bos_token": special.bos in behaviour.prefix,
         "add_eos_token": special.eos in behaviour.suffix,
-        **tokenizer.special_texts,
+        **_named_roles(tokenizer),
     }
     if chat_template is not None:
         config["chat_template"] = chat_template
@@ -51,29 +50,24 @@ def to_hugging_face(tokenizer: Tokenizer, *, chat_template: str | None = None) -
     )
 
 
+def _named_roles(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the roles of special tokens; naming another would make it special on reading."""
+    special = {tokenizer.token_text(token) for token in tokenizer.special_ids}
+    return {role: text for role, text in tokenizer.special_texts.items() if text in special}
+
+
 def _tokenizer_json(tokenizer: Tokenizer) -> bytes:
-    tree = json.loads(tokenizer.backend.to_str())
-    tree["post_processor"] = _post_processor(tokenizer)
-    return json.dumps(tree, ensure_ascii=False, indent=1).encode() + b"\n"
-
-
-def _post_processor(tokenizer: Tokenizer) -> Any:
+    backend = Backend.from_str(tokenizer.backend.to_str())
     behaviour = tokenizer.behaviour
-    if not behaviour.prefix and not behaviour.suffix:
-        return None
-    before = [tokenizer.token_text(token) for token in behaviour.prefix]
-    behind = [tokenizer.token_text(token) for token in behaviour.suffix]
     around = [*behaviour.prefix, *behaviour.suffix]
-    template = processors.TemplateProcessing(
-        single=[*before, "$A", *behind],
-        pair=[*before, "$A", *behind, *before, "$B", *behind],
-        special_tokens=list({(tokenizer.token_text(token), token) for token in around}),
-    )
-    return _as_json(template)
-
-
-def _as_json(processor: processors.TemplateProcessing) -> Any:
-    # The library writes parts only as parts of a whole tokenizer.
-    carrier = tokenizers.Tokenizer(tokenizers.models.BPE())
-    carrier.post_processor = processor
-    return json.loads(carrier.to_str())["post_processor"]
+    backend.post_processor = None
+    if around:
+        names = {token: tokenizer.token_text(token) for token in around}
+        before = [names[token] for token in behaviour.prefix]
+        behind = [names[token] for token in behaviour.suffix]
+        backend.post_processor = TemplateProcessing(
+            single=[*before, "$A", *behind],
+            special_tokens=[(name, token) for token, name in names.items()],
+        )
+    text: str = backend.to_str()
+    return text.encode()

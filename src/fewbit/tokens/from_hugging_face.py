@@ -178,7 +178,8 @@ def _read_special(
     if roles["eos_token"] is None:
         hazards.append("No EOS token is named; generation stops at other ends or the limit.")
     added = backend.get_added_tokens_decoder().items()
-    ends = set(named_ends((token, entry.content) for token, entry in added))
+    named = [(token, entry.content) for token, entry in added if entry.special]
+    ends = set(named_ends(named))
     ends |= {token for token in (roles["eos_token"],) if token is not None}
     return SpecialTokens(
         bos=roles["bos_token"],
@@ -199,6 +200,10 @@ def _configured(
     if not isinstance(text, str):
         raise BadFileError(f"tokenizer_config.json has {role} = {str(text)[:80]!r}, not a text.")
     token: int | None = backend.token_to_id(text)
+    if token is not None and token not in backend.get_added_tokens_decoder():
+        # transformers makes every named token a special one.
+        with guarded(BadFileError, f"{role} of tokenizer_config.json cannot be used"):
+            backend.add_special_tokens([AddedToken(text, normalized=False, special=True)])
     if token is None:
         hazards.append(f"{role} is {text[:80]!r}, which is not in the vocabulary; it has no id.")
     return token

@@ -39,7 +39,7 @@ def _parts(tokenizer: Tokenizer) -> Iterable[str]:
     yield from (f"added {token} {text}" for token, text in sorted(tokenizer.added_tokens.items()))
     yield f"special {sorted(tokenizer.special_ids)}"
     roles = tokenizer.special
-    yield f"roles {roles.bos} {roles.eos} {roles.unknown} {roles.padding}"
+    yield f"roles {roles.bos} {roles.eos}"
     yield f"ends {sorted(roles.end_of_generation)}"
     yield f"{tokenizer.behaviour.pieces.kind} {tokenizer.strips_leading_space}"
     for parse in (False, True):

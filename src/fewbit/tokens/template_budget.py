@@ -18,6 +18,9 @@ from fewbit.errors import TemplateError
 MAX_DEPTH = 64
 """Nesting of values. Hashing nested tuples recurses in C without a check: 100,000 would crash."""
 
+NODE_SIZE = 8
+"""Characters that an element counts as where the size of one value is bounded: walking it costs."""
+
 MAX_BITS = 4096
 """Bits of an integer; more cannot come from counting messages."""
 
@@ -110,11 +113,11 @@ class Budget:
             for item in level:
                 if isinstance(item, _CONTAINERS):
                     inner.extend(_children(item))
-                    self.check_size(weight + len(inner))
+                    self.check_size(weight + NODE_SIZE * (nodes + len(inner)))
                 else:
                     weight += len(item) + 1 if isinstance(item, str) else _scalar_weight(item)
             nodes += len(level)
-            self.check_size(weight + nodes)
+            self.check_size(weight + NODE_SIZE * nodes)
             if not inner:
                 self.step(1 + nodes // 16)
                 return weight + nodes

@@ -62,6 +62,7 @@ class Tokenizer:
         self.backend = backend
         self.behaviour = behaviour
         self._lock = threading.Lock()
+        self._bytes: dict[int, bytes] = {}
         added = backend.get_added_tokens_decoder()
         self._added = {token: entry.content for token, entry in added.items()}
         self._special = frozenset(token for token, entry in added.items() if entry.special)
@@ -148,10 +149,14 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token stands for; raises as `token_text`."""
+        known = self._bytes.get(token)
+        if known is not None:
+            return known
         text = self.token_text(token)
-        added = self._added.get(token)
         pieces = self.behaviour.pieces
-        return pieces.model_token(text) if added is None else pieces.added_token(added)
+        data = pieces.added_token(text) if token in self._added else pieces.model_token(text)
+        self._bytes[token] = data
+        return data
 
     def visible_bytes(self, token: int, *, skip_special: bool) -> bytes:
         """Return `token_bytes`, or nothing for a special token that is to be left out."""

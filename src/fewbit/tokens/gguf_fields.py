@@ -1,0 +1,187 @@
+"""What the metadata of a GGUF file says about its tokenizer, checked before it is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from fewbit.errors import BadFileError, MissingError
+from fewbit.tokens.merges import split_merges
+
+PREFIX = "tokenizer.ggml."
+
+
+class TokenType(IntEnum):
+    """GGUF's types of tokens."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+SPECIAL_TYPES = frozenset({TokenType.UNKNOWN, TokenType.CONTROL})
+"""Types whose text is read as the token only where special tokens are parsed."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens by id, checked: as many types as texts, no text twice."""
+
+    texts: list[str]
+    types: list[int]
+    ids: dict[str, int]
+
+    def of_types(self, *kinds: TokenType) -> list[tuple[int, str]]:
+        """Return ids and texts of the tokens of these types, ascending."""
+        wanted = set(kinds)
+        pairs = zip(self.texts, self.types, strict=True)
+        return [(token, text) for token, (text, kind) in enumerate(pairs) if kind in wanted]
+
+
+def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
+    """Return the tokens and their types.
+
+    Raises:
+        MissingError: there are none.
+        BadFileError: one is not text or occurs twice, or the types do not match.
+    """
+    raw = _array(metadata, "tokens")
+    if not raw:
+        raise MissingError(f"{PREFIX}tokens is absent or empty; use a file with a tokenizer.")
+    texts = [_token_text(index, text) for index, text in enumerate(raw)]
+    ids = {text: token for token, text in enumerate(texts)}
+    if len(ids) != len(texts):
+        token, text = next((i, t) for i, t in enumerate(texts) if ids[t] != i)
+        raise BadFileError(
+            f"{PREFIX}tokens has {text[:80]!r} twice, as ids {token:,} and {ids[text]:,}; "
+            "the file is damaged."
+        )
+    types = _array(metadata, "token_type") or [int(TokenType.NORMAL)] * len(texts)
+    if len(types) != len(texts):
+        raise _wrong_length("token_type", len(types), len(texts))
+    if not all(isinstance(kind, int) for kind in types):
+        raise BadFileError(f"{PREFIX}token_type is not an array of integers.")
+    return Vocabulary(texts, _with_roles(metadata, types), ids)
+
+
+def _with_roles(metadata: Mapping[str, Any], types: list[int]) -> list[int]:
+    """Return the types with every token that begins or ends a text as a control token.
+
+    Some files leave them normal; read as plain text they would never be found in a chat template.
+    """
+    types = list(types)
+    for role in ("bos", "eos", "eot", "eom"):
+        token = token_id(metadata, f"{role}_token_id", len(types))
+        if token is not None and types[token] not in SPECIAL_TYPES:
+            types[token] = TokenType.CONTROL
+    return types
+
+
+def _token_text(index: int, text: object) -> str:
+    if isinstance(text, str):
+        # An empty text would match everywhere; llama.cpp gives it this name.
+        return text or f"[EMPTY_{index}]"
+    found = "not UTF-8" if isinstance(text, bytes) else f"a {type(text).__name__}"
+    raise BadFileError(f"{PREFIX}tokens[{index}] is {found} instead of text; the file is damaged.")
+
+
+def read_merges(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """Return the merges, best first.
+
+    Raises:
+        MissingError: there are none.
+        BadFileError: one is malformed or names a token that is not in the vocabulary.
+    """
+    lines = _array(metadata, "merges")
+    if lines is None:
+        raise MissingError(f"{PREFIX}merges is absent; a byte-level BPE needs it.")
+    if not all(isinstance(line, str) for line in lines):
+        raise BadFileError(f"{PREFIX}merges holds something other than UTF-8 strings.")
+    merges = split_merges(lines)
+    ids = vocabulary.ids
+    for left, right in merges:
+        if left not in ids or right not in ids or left + right not in ids:
+            absent = next(text for text in (left, right, left + right) if text not in ids)
+            raise BadFileError(
+                f"{PREFIX}merges joins {left[:40]!r} and {right[:40]!r}, but {absent[:80]!r} is "
+                "not in the vocabulary; the file is damaged."
+            )
+    return merges
+
+
+def read_scores(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[float]:
+    """Return the score of each token.
+
+    Raises:
+        MissingError: there are none.
+        BadFileError: they are too few or many, or one is not a finite number.
+    """
+    scores = _array(metadata, "scores")
+    if scores is None:
+        raise MissingError(f"{PREFIX}scores is absent; a SentencePiece BPE needs it.")
+    if len(scores) != len(vocabulary.texts):
+        raise _wrong_length("scores", len(scores), len(vocabulary.texts))
+    for index, score in enumerate(scores):
+        if not isinstance(score, (int, float)) or not math.isfinite(score):
+            raise BadFileError(f"{PREFIX}scores[{index}] is {score!r}; scores are finite numbers.")
+    return scores
+
+
+def _wrong_length(name: str, met: int, expected: int) -> BadFileError:
+    return BadFileError(
+        f"{PREFIX}{name} has {met:,} entries for {expected:,} tokens; the file is damaged."
+    )
+
+
+def _array(metadata: Mapping[str, Any], name: str) -> list[Any] | None:
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        raise BadFileError(f"{PREFIX}{name} is a {type(value).__name__} instead of an array.")
+    # NumPy arrays become plain numbers: their scalars are neither int nor JSON.
+    return value.tolist() if hasattr(value, "tolist") else list(value)
+
+
+def field(metadata: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return a field of type `kind`, or None where it is absent.
+
+    Raises:
+        BadFileError: it is of another type.
+    """
+    value = metadata.get(PREFIX + name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise BadFileError(
+            f"{PREFIX}{name} is {str(value)[:80]!r} instead of a value of type {kind.__name__}."
+        )
+    return value
+
+
+def flag(metadata: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Return a field that is true or false; raises as `field`."""
+    value: bool | None = field(metadata, name, bool)
+    return default if value is None else value
+
+
+def token_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None:
+    """Return the token id of a field, or None where it is absent; `size` is the vocabulary's.
+
+    Raises:
+        BadFileError: it is no integer, or beyond the vocabulary.
+    """
+    value: int | None = field(metadata, name, int)
+    if value is not None and not 0 <= value < size:
+        raise BadFileError(
+            f"{PREFIX}{name} is {value:,}, beyond the vocabulary of {size:,} tokens; "
+            "the file is damaged."
+        )
+    return value
