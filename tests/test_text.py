@@ -97,10 +97,3 @@ def test_calibrating_on_the_evaluation_text_is_refused():
     with pytest.raises(UsageError, match="'shared' to 100%"):
         text.refuse_overlap(evaluation, calibration)
     text.refuse_overlap(evaluation, text.collect("o", [text.document("o", "another " * 300)]))
-
-
-def test_documents_named_in_a_manifest_are_refused():
-    evaluation = text.collect("e", [text.document("a", "x"), text.document("b", "y")])
-    text.refuse_known(evaluation, ["0" * 64])
-    with pytest.raises(UsageError, match="document 'b'"):
-        text.refuse_known(evaluation, [evaluation.documents[1].sha256])

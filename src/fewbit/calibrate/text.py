@@ -13,7 +13,7 @@ import json
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
@@ -151,21 +151,6 @@ def refuse_overlap(evaluation: Documents, calibration: Documents) -> None:
         raise UsageError(
             f"{len(found)} of {len(evaluation.documents)} evaluation documents are in the "
             f"calibration text (document '{name}' to {share:.0%}); evaluate on another text."
-        )
-
-
-def refuse_known(evaluation: Documents, calibrated: Sequence[str]) -> None:
-    """Refuse documents whose SHA-256 a manifest lists as calibrated on.
-
-    Raises:
-        UsageError: a document's hash is among `calibrated`.
-    """
-    known = set(calibrated)
-    found = [d.name for d in evaluation.documents if d.sha256 in known]
-    if found:
-        raise UsageError(
-            f"document '{found[0]}' and {len(found) - 1} more of the evaluation text were used to "
-            "calibrate the candidate; evaluate on another text."
         )
 
 
