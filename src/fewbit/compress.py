@@ -35,7 +35,6 @@ from fewbit.report.html import compress_page
 
 LADDER = (
     "rtn-int3-g32",
-    "rtn-int4-g128",
     "rtn-int4-g64",
     "rtn-int4-g32",
     "rtn-int4-g32-asym",
