@@ -21,7 +21,7 @@ from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
-from fewbit.records.evaluation import Evaluation, Gate, TextFacts
+from fewbit.records.evaluation import Evaluation, Gate, TensorError, TextFacts
 from fewbit.records.model import ModelFacts
 
 
@@ -99,6 +99,7 @@ def _evaluate(
     axes = summarize(scores, documents, settings.gate.level)
     text = _text_facts(source, documents, windows, scores, settings)
     facts = model_facts(source.model)
+    errors = tensor_errors(source.model, candidate.model)
     return Evaluation(
         source=facts,
         candidate=model_facts(candidate.model),
@@ -110,7 +111,7 @@ def _evaluate(
         perplexity=axes.perplexity,
         agreement=axes.agreement,
         documents=axes.documents,
-        tensors=tensor_errors(source.model, candidate.model),
+        tensors=errors,
         source_kernels=one.kernels,
         candidate_kernels=other.kernels,
         conditions=conditions(other.kernels, _threads(settings), settings.executor),
@@ -118,7 +119,7 @@ def _evaluate(
         verdict=judge(
             settings.gate, text, axes.divergence.mean, axes.perplexity.ratio, other.kernels
         ),
-        notes=_notes(facts, one),
+        notes=_notes(facts, one, errors),
         seconds=time.perf_counter() - started,
     )
 
@@ -179,8 +180,13 @@ def _text_facts(
     )
 
 
-def _notes(facts: ModelFacts, source: Runner) -> tuple[str, ...]:
+def _notes(facts: ModelFacts, source: Runner, errors: tuple[TensorError, ...]) -> tuple[str, ...]:
     notes = []
+    kept = [e for e in errors if e.relative_error == 0.0 and e.source_format == e.candidate_format]
+    if kept and len(kept) < len(errors):
+        notes.append(
+            f"{len(kept)} of the {len(errors)} matrices are stored exactly as the source has them."
+        )
     if facts.quantized:
         widest = max(facts.formats, key=lambda share: share.weights)
         notes.append(

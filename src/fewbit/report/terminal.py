@@ -33,16 +33,16 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
 def print_compress(report: CompressReport, console: Console) -> None:
     """Print all attempts, those not tried and why, and the outcome last."""
     table = Table("recipe", box=None, header_style="dim", pad_edge=False)
-    for heading in ("size", "of source", "mean KL, nats", "perplexity ratio", "verdict"):
-        table.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for heading in ("size", "mean KL, nats", "perplexity ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for attempt in report.attempts:
         e = attempt.evaluation
         table.add_row(
             escape(attempt.recipe),
-            size(e.candidate.bytes),
-            f"{e.candidate.bytes / report.source.bytes:.2f}",
-            describe(e.divergence.mean, e.gate.mean_divergence),
-            describe(e.perplexity.ratio, e.gate.perplexity_ratio),
+            f"{size(e.candidate.bytes)}\n[dim]{e.candidate.bytes / report.source.bytes:.2f} x[/]",
+            _two_lines(e.divergence.mean, e.gate.mean_divergence),
+            _two_lines(e.perplexity.ratio, e.gate.perplexity_ratio),
             _word(e.verdict.outcome),
         )
     console.print(table)
@@ -88,6 +88,12 @@ def _rows(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 def _spread(median: Interval, p99: Interval, maximum: float) -> str:
     return f"{median.value:.4g}, {p99.value:.4g}, {maximum:.4g} nats"
+
+
+def _two_lines(figure: Interval, margin: float) -> str:
+    """Return a figure and, under it, its bounds."""
+    value, _, bounds = describe(figure, margin).partition(" ")
+    return f"{value}\n[dim]{escape(bounds)}[/]"
 
 
 def _word(outcome: Outcome) -> str:
