@@ -1,7 +1,194 @@
+// The thread pool, the Program and the executor for fewbit.runtime.native.
+#include "executor/executor.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
 #include "bindings/bindings.h"
+#include "linear/repack.h"
+
+namespace nb = nanobind;
 
 namespace fewbit {
 
-void bind_executor(nanobind::module_& module) { (void)module; }
+namespace {
+
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows2d = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Shared = std::shared_ptr<OwnedMatrix>;
+
+Matrix matrix_of(const Shared& owned) { return {owned, &owned->matrix}; }
+
+Vector vector_of(const Floats& values) { return {values.data(), values.data() + values.size()}; }
+
+CacheType cache_named(const std::string& name) {
+  if (name == "f16") return CacheType::kF16;
+  if (name == "f32") return CacheType::kF32;
+  throw std::invalid_argument("no cache type '" + name + "'; choose f16 or f32.");
+}
+
+Activation activation_named(const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  throw std::invalid_argument("no activation '" + name + "'; choose silu or gelu_tanh.");
+}
+
+void add_embed(Program& program, int out, const Shared& weight, float scale) {
+  program.ops.push_back({out, EmbedOp{matrix_of(weight), scale}});
+}
+
+void add_rope_table(Program& program, int out, const Floats& frequencies, double factor) {
+  program.ops.push_back({out, RopeTableOp{vector_of(frequencies), factor}});
+}
+
+void add_rms_norm(Program& program, int out, int x, const Floats& weight, int64_t width,
+                  float eps) {
+  program.ops.push_back({out, RmsNormOp{x, vector_of(weight), width, eps}});
+}
+
+void add_linear(Program& program, int out, int x, const Shared& weight,
+                const std::optional<Floats>& bias) {
+  program.ops.push_back({out, LinearOp{x, matrix_of(weight), bias ? vector_of(*bias) : Vector{}}});
+}
+
+void add_rope(Program& program, int out, int x, int table, int64_t head_dim) {
+  program.ops.push_back({out, RopeOp{x, table, head_dim}});
+}
+
+void add_attention(Program& program, int out, int q, int k, int v, int layer, int64_t heads,
+                   int64_t kv_heads, int64_t head_dim, float scale, int64_t window, float softcap) {
+  program.ops.push_back(
+      {out, AttentionOp{q, k, v, layer, heads, kv_heads, head_dim, scale, window, softcap}});
+}
+
+void add_gated_activation(Program& program, int out, int gate, int up,
+                          const std::string& activation) {
+  program.ops.push_back({out, GatedOp{gate, up, activation_named(activation)}});
+}
+
+void add_add(Program& program, int out, int x, int y) { program.ops.push_back({out, AddOp{x, y}}); }
+
+void add_select_rows(Program& program, int out, int x) {
+  program.ops.push_back({out, SelectRowsOp{x}});
+}
+
+void add_softcap(Program& program, int out, int x, float cap) {
+  program.ops.push_back({out, SoftcapOp{x, cap}});
+}
+
+int add_buffer(Program& program, int64_t width, bool tapped) {
+  program.buffers.push_back({width, tapped});
+  return static_cast<int>(program.buffers.size()) - 1;
+}
+
+void make_program(Program* program, int64_t layers, int64_t vocabulary, int64_t context,
+                  const std::string& cache_type) {
+  new (program) Program{{}, {}, -1, layers, vocabulary, context, cache_named(cache_type)};
+}
+
+void bind_program(nb::module_& module) {
+  using nb::arg;
+  nb::class_<Program>(module, "Program", "A Program whose buffers are numbers, filled op by op.")
+      .def("__init__", &make_program, arg("layers"), arg("vocabulary"), arg("context"),
+           arg("cache_type"))
+      .def("buffer", &add_buffer, arg("width"), arg("tapped"))
+      .def("embed", &add_embed, arg("out"), arg("weight"), arg("scale"))
+      .def("rope_table", &add_rope_table, arg("out"), arg("frequencies"), arg("factor"))
+      .def("rms_norm", &add_rms_norm, arg("out"), arg("x"), arg("weight"), arg("width"), arg("eps"))
+      .def("linear", &add_linear, arg("out"), arg("x"), arg("weight"), arg("bias").none())
+      .def("rope", &add_rope, arg("out"), arg("x"), arg("table"), arg("head_dim"))
+      .def("attention", &add_attention, arg("out"), arg("q"), arg("k"), arg("v"), arg("layer"),
+           arg("heads"), arg("kv_heads"), arg("head_dim"), arg("scale"), arg("window"),
+           arg("softcap"))
+      .def("gated_activation", &add_gated_activation, arg("out"), arg("gate"), arg("up"),
+           arg("activation"))
+      .def("add", &add_add, arg("out"), arg("x"), arg("y"))
+      .def("select_rows", &add_select_rows, arg("out"), arg("x"))
+      .def("softcap", &add_softcap, arg("out"), arg("x"), arg("cap"))
+      .def_rw("logits", &Program::logits);
+}
+
+// Fills `step` from the Python lists; `held` keeps the arrays alive while it runs.
+void read_step(StepInput& step, std::vector<Ints>& held, const Ints& tokens, const nb::list& spans,
+               const Ints& wanted) {
+  step.tokens = tokens.data();
+  step.rows = static_cast<int64_t>(tokens.size());
+  step.wanted = wanted.data();
+  step.wanted_count = static_cast<int64_t>(wanted.size());
+  step.spans.reserve(spans.size());
+  held.reserve(spans.size());
+  for (const nb::handle span : spans) {
+    const auto fields = nb::cast<nb::tuple>(span);
+    held.push_back(nb::cast<Ints>(fields[3]));
+    const Ints& pages = held.back();
+    step.spans.push_back({nb::cast<int64_t>(fields[0]), nb::cast<int64_t>(fields[1]),
+                          nb::cast<int64_t>(fields[2]), pages.data(),
+                          static_cast<int64_t>(pages.size())});
+  }
+}
+
+Rows2d as_array(const Rows& rows, nb::handle owner) {
+  static const float nothing = 0.0f;
+  const float* data = rows.data ? rows.data : &nothing;
+  return {data, {static_cast<size_t>(rows.rows), static_cast<size_t>(rows.width)}, owner};
+}
+
+Rows2d run_step(nb::handle self, const Ints& tokens, const nb::list& spans, const Ints& wanted) {
+  auto& executor = nb::cast<Executor&>(self);
+  StepInput step;
+  std::vector<Ints> held;
+  read_step(step, held, tokens, spans, wanted);
+  Rows logits;
+  {
+    nb::gil_scoped_release release;
+    logits = executor.step(step);
+  }
+  return as_array(logits, self);
+}
+
+std::shared_ptr<ThreadPool> make_pool(int threads) {
+  if (threads < 1 || threads > 1024) {
+    throw std::invalid_argument("threads is " + std::to_string(threads) +
+                                "; it must be between 1 and 1024.");
+  }
+  return std::make_shared<ThreadPool>(threads);
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& module) {
+  using nb::arg;
+  nb::class_<ThreadPool>(module, "ThreadPool", "Threads that run steps, the caller included.")
+      .def(nb::new_(&make_pool), arg("threads"))
+      .def_prop_ro("size", &ThreadPool::size);
+  bind_program(module);
+  nb::class_<Executor>(module, "Executor", "Runs steps of one Program over its own KV store.")
+      .def(
+          "__init__",
+          [](Executor* executor, const Program& program, int64_t pages,
+             std::shared_ptr<ThreadPool> pool, const std::string& isa) {
+            if (pages < 1) throw std::invalid_argument("the KV store needs at least one page.");
+            new (executor) Executor(program, pages, std::move(pool), isa_named(isa));
+          },
+          arg("program"), arg("pages"), arg("pool"), arg("isa"))
+      .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"))
+      .def(
+          "tap",
+          [](nb::handle self, int buffer) {
+            return as_array(nb::cast<Executor&>(self).tap(buffer), self);
+          },
+          arg("buffer"))
+      .def_prop_ro("pages", &Executor::pages)
+      .def_prop_ro("store_bytes", &Executor::store_bytes)
+      .def_prop_ro("workspace_bytes", &Executor::workspace_bytes);
+}
 
 }  // namespace fewbit

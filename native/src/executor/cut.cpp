@@ -1,0 +1,88 @@
+#include "executor/cut.h"
+
+#include <algorithm>
+
+#include "ops/ops.h"
+
+namespace fewbit {
+
+namespace {
+
+// Units a thread gets of one stage: enough to even out by stealing, few enough to be cheap.
+constexpr int64_t kUnitsPerThread = 6;
+// Elements below which a unit of elementwise work is not worth handing to another thread: about
+// half a microsecond.
+constexpr int64_t kSmallestUnit = 4096;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows first, since only whole rows can be normed; columns stay whole.
+ChainCut cut_rows(const Chain& chain, int64_t rows, int threads) {
+  const int64_t fair = ceil_div(rows, threads * kUnitsPerThread);
+  const int64_t most = std::max<int64_t>(1, kUnitElements / chain.columns);
+  const int64_t least = std::max<int64_t>(1, kSmallestUnit / chain.columns);
+  return {std::min(most, std::max(fair, least)), chain.columns};
+}
+
+// One key head with its query heads; as many rows as share the reading of keys and values.
+ChainCut cut_attention(const Chain& chain, int64_t rows, int threads) {
+  const int64_t group = chain.attention->heads / chain.attention->kv_heads;
+  const int64_t fair = rows * chain.attention->kv_heads / (threads * kUnitsPerThread);
+  const int64_t fits = std::min(kMaxQueries / group, kUnitElements / chain.granule);
+  return {std::clamp<int64_t>(fair, 1, std::max<int64_t>(1, fits)), chain.granule};
+}
+
+// All rows, so that weights are read once; outputs by their share of the stage's work.
+ChainCut cut_outputs(const Chain& chain, int64_t rows, int64_t stage_cost, int threads) {
+  const int64_t fair = stage_cost / (threads * kUnitsPerThread * chain.inputs);
+  const int64_t most = kUnitElements / (rows * chain.granule) * chain.granule;
+  const int64_t columns = std::min(fair / chain.granule * chain.granule, most);
+  ChainCut cut{rows, std::max(columns, chain.granule)};
+  cut.rows = std::clamp<int64_t>(kUnitElements / cut.columns, 1, rows);
+  return cut;
+}
+
+ChainCut cut_chain(const Chain& chain, int64_t rows, int64_t stage_cost, int threads) {
+  ChainCut cut = chain.attention    ? cut_attention(chain, rows, threads)
+                 : chain.inputs > 0 ? cut_outputs(chain, rows, stage_cost, threads)
+                                    : cut_rows(chain, rows, threads);
+  cut.row_units = ceil_div(rows, cut.rows);
+  cut.column_units = ceil_div(chain.columns, cut.columns);
+  return cut;
+}
+
+}  // namespace
+
+std::vector<StageCut> cut_stages(const std::vector<Stage>& stages, int64_t rows, int threads) {
+  std::vector<StageCut> cuts;
+  cuts.reserve(stages.size());
+  for (const Stage& stage : stages) {
+    int64_t cost = 0;
+    for (const Chain& chain : stage.chains) cost += chain.columns * chain.inputs;
+    StageCut cut;
+    for (const Chain& chain : stage.chains) {
+      const bool empty = chain.steps.empty() || rows == 0;
+      cut.chains.push_back(empty ? ChainCut{} : cut_chain(chain, rows, cost, threads));
+      cut.units += cut.chains.back().row_units * cut.chains.back().column_units;
+    }
+    cuts.push_back(std::move(cut));
+  }
+  return cuts;
+}
+
+Region region_of(const Stage& stage, const StageCut& cut, int64_t rows, int64_t unit) {
+  size_t i = 0;
+  for (;; ++i) {
+    const int64_t units = cut.chains[i].row_units * cut.chains[i].column_units;
+    if (unit < units) break;
+    unit -= units;
+  }
+  const Chain& chain = stage.chains[i];
+  const ChainCut& at = cut.chains[i];
+  const int64_t row = unit % at.row_units * at.rows;
+  const int64_t column = unit / at.row_units * at.columns;
+  return {&chain, row, std::min(row + at.rows, rows), column,
+          std::min(column + at.columns, chain.columns)};
+}
+
+}  // namespace fewbit

@@ -1,0 +1,71 @@
+// Runs steps of one Program over its own KV store.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "executor/cut.h"
+#include "executor/kv_store.h"
+#include "executor/memory.h"
+#include "executor/plan.h"
+#include "executor/program.h"
+#include "executor/stage_walk.h"
+#include "executor/step.h"
+#include "executor/thread_pool.h"
+#include "ops/ops.h"
+
+namespace fewbit {
+
+// Rows of one buffer; element (r, c) is data[r * width + c].
+struct Rows {
+  const float* data;
+  int64_t rows, width;
+};
+
+class Executor {
+ public:
+  // Throws std::invalid_argument where the program cannot run.
+  Executor(Program program, int64_t pages, std::shared_ptr<ThreadPool> pool, Isa isa);
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Checks the step and runs it; throws std::invalid_argument before anything ran. The logits stay
+  // until the next step. Callers on several threads take turns.
+  Rows step(const StepInput& step);
+
+  // A tapped buffer's rows in the last step: one a row, or one a wanted row behind SelectRows.
+  Rows tap(int buffer) const;
+
+  int64_t pages() const { return store_.pages(); }
+  size_t store_bytes() const { return store_.bytes(); }
+  size_t workspace_bytes() const { return workspace_.size(); }
+
+ private:
+  friend class StepRun;
+
+  // Cuts for the numbers of rows met last: full chunks, and the rest.
+  struct Cuts {
+    int64_t rows = -1;
+    std::vector<StageCut> stages;
+  };
+  const std::vector<StageCut>& cuts(Domain domain, int64_t rows);
+  void grow(int64_t rows, int64_t wanted);
+
+  Program program_;
+  Plan plan_;
+  KvStore store_;
+  std::shared_ptr<ThreadPool> pool_;
+  StageWalk walk_;
+  const LinearKernels& linear_;
+  const OpKernels& ops_;
+  Bytes workspace_;
+  std::vector<Bytes> scratch_;       // by thread
+  std::vector<Bytes> step_buffers_;  // by value: those that hold all rows of a step
+  std::array<std::array<Cuts, 2>, 2> cuts_;
+  std::array<int64_t, 2> step_rows_{};  // by domain, of the last step
+  std::mutex turn_;
+};
+
+}  // namespace fewbit

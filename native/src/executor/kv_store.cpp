@@ -1,0 +1,25 @@
+#include "executor/kv_store.h"
+
+#include "simd/simd.h"
+
+namespace fewbit {
+
+KvStore::KvStore(const Program& program, int64_t pages) : pages_(pages), layers_(program.layers) {
+  const size_t element = program.cache == CacheType::kF16 ? 2 : 4;
+  size_t total = 0;
+  for (const Op& op : program.ops) {
+    const auto* attention = std::get_if<AttentionOp>(&op.what);
+    if (!attention) continue;
+    const size_t head = attention->head_dim;
+    const size_t padded = (head + kLanes - 1) / kLanes * kLanes;
+    Layer& layer = layers_[attention->layer];
+    layer.offset = total;
+    layer.values_offset = kPage * head * element;
+    layer.head_stride = layer.values_offset + kPage * padded * element;
+    layer.page_stride = layer.head_stride * attention->kv_heads;
+    total += layer.page_stride * pages;
+  }
+  bytes_ = Bytes(total);
+}
+
+}  // namespace fewbit

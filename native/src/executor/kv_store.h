@@ -1,0 +1,42 @@
+// The bytes of keys and values: pages of 64 positions for every layer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/memory.h"
+#include "executor/program.h"
+#include "ops/ops.h"
+
+namespace fewbit {
+
+class KvStore {
+ public:
+  KvStore(const Program& program, int64_t pages);
+
+  int64_t pages() const { return pages_; }
+  size_t bytes() const { return bytes_.size(); }
+
+  // Where a page's keys of one key head start; its values start `values_offset` bytes later, the
+  // next page `page_stride` bytes later. The layout inside is that of `Attend`.
+  uint8_t* head(int layer, int64_t page, int64_t kv_head) const {
+    const Layer& at = layers_[layer];
+    return bytes_.data() + at.offset + page * at.page_stride + kv_head * at.head_stride;
+  }
+  size_t page_stride(int layer) const { return layers_[layer].page_stride; }
+  size_t values_offset(int layer) const { return layers_[layer].values_offset; }
+
+ private:
+  struct Layer {
+    size_t offset = 0;
+    size_t page_stride = 0;
+    size_t head_stride = 0;
+    size_t values_offset = 0;
+  };
+
+  int64_t pages_;
+  std::vector<Layer> layers_;
+  Bytes bytes_;
+};
+
+}  // namespace fewbit

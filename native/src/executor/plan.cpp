@@ -1,0 +1,301 @@
+#include "executor/plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace fewbit {
+
+namespace {
+
+// Columns up to which ops that need whole heads, groups of 32 or tiles of 16 are worth joining
+// into one unit; beyond, a barrier costs less than the lost parallelism.
+constexpr int64_t kLargestGranule = 256;
+
+// How a step may be cut.
+struct Needs {
+  int64_t columns = 0;
+  int64_t granule = 1;  // columns that one unit must have together
+  int64_t inputs = 0;   // of a linear layer
+};
+
+class Planner {
+ public:
+  Planner(const Program& program, int64_t chunk_rows) : program_(program) {
+    plan_.chunk_rows = chunk_rows;
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.width < 1) throw std::invalid_argument("a buffer of the program has no width.");
+      plan_.values.push_back({Form::kFloats, buffer.width});
+    }
+    quantized_.assign(program.buffers.size(), -1);
+  }
+
+  Plan run() {
+    for (const Op& op : program_.ops) std::visit([&](const auto& what) { add(op, what); }, op.what);
+    check_logits();
+    place_values(program_, plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  // ---- ops to steps ----
+
+  void add(const Op& op, const EmbedOp& embed) {
+    const int64_t width = embed.weight->columns;
+    if (embed.weight->rows < program_.vocabulary) {
+      throw std::invalid_argument("the embedding has fewer rows than the vocabulary.");
+    }
+    expect_width(op.out, width);
+    append({op.out, {}, {}, &embed}, {width, width}, Domain::kRows);
+  }
+
+  void add(const Op& op, const RopeTableOp& table) {
+    const auto width = static_cast<int64_t>(2 * table.frequencies.size());
+    expect_width(op.out, width);
+    append({op.out, {}, {}, &table}, {width, width}, Domain::kRows);
+  }
+
+  void add(const Op& op, const RmsNormOp& norm) {
+    const int64_t width = made(norm.x).width;
+    expect_width(op.out, width);
+    if (norm.width < 1 || width % norm.width ||
+        static_cast<int64_t>(norm.weight.size()) != norm.width) {
+      throw std::invalid_argument("a norm's width does not fit its buffer or its weight.");
+    }
+    append({op.out, {norm.x}, {}, &norm}, {width, norm.width}, made(norm.x).domain);
+  }
+
+  void add(const Op& op, const LinearOp& linear) {
+    const PackedMatrix& weight = *linear.weight;
+    if (made(linear.x).width != weight.columns) {
+      throw std::invalid_argument("a linear layer's input width is not its weight's columns.");
+    }
+    expect_width(op.out, weight.rows);
+    if (!linear.bias.empty() && static_cast<int64_t>(linear.bias.size()) != weight.rows) {
+      throw std::invalid_argument("a bias's length is not its weight's rows.");
+    }
+    const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
+    const Domain domain = made(linear.x).domain;
+    const Needs needs{weight.rows, std::min<int64_t>(kTileRows, weight.rows), weight.columns};
+    if (weight.is_float()) {
+      append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
+    } else {
+      const int activations = quantized(linear.x);
+      append({op.out, {}, {activations}, IntegerLinearStep{activations, &weight, bias}}, needs,
+             domain);
+    }
+  }
+
+  void add(const Op& op, const RopeOp& rope) {
+    const int64_t width = made(rope.x).width;
+    expect_width(op.out, width);
+    if (rope.head_dim < 2 || rope.head_dim % 2 || width % rope.head_dim ||
+        made(rope.table).width != rope.head_dim || made(rope.table).domain != made(rope.x).domain) {
+      throw std::invalid_argument("a rotation's head size does not fit its buffer or its table.");
+    }
+    append({op.out, {rope.x}, {rope.table}, &rope}, {width, rope.head_dim}, made(rope.x).domain);
+  }
+
+  void add(const Op& op, const AttentionOp& attention) {
+    check(attention);
+    const int64_t head = attention.head_dim;
+    const int64_t width = attention.heads * head;
+    const int64_t key_width = attention.kv_heads * head;
+    expect_width(op.out, width);
+    const int keys = new_value(Form::kStored, key_width);
+    const int values = new_value(Form::kStored, key_width);
+    append({keys, {attention.k}, {}, StoreKeysStep{attention.k, &attention}}, {key_width, head},
+           Domain::kRows);
+    append({values, {attention.v}, {}, StoreValuesStep{attention.v, &attention}}, {key_width, head},
+           Domain::kRows);
+    append({op.out, {attention.q}, {keys, values}, AttendStep{&attention}},
+           {width, width / attention.kv_heads}, Domain::kRows);
+    const Value& out = plan_.values[op.out];
+    plan_.body[out.stage].chains[out.chain].attention = &attention;
+  }
+
+  void add(const Op& op, const GatedOp& gated) {
+    elementwise({op.out, {gated.gate, gated.up}, {}, &gated});
+  }
+
+  void add(const Op& op, const AddOp& sum) { elementwise({op.out, {sum.x, sum.y}, {}, &sum}); }
+
+  void add(const Op& op, const SoftcapOp& softcap) {
+    elementwise({op.out, {softcap.x}, {}, &softcap});
+  }
+
+  void add(const Op& op, const SelectRowsOp& select) {
+    if (made(select.x).domain != Domain::kRows) {
+      throw std::invalid_argument("the program selects rows of rows that were selected.");
+    }
+    elementwise({op.out, {select.x}, {}, &select});
+    Value& selected = plan_.values[op.out];
+    selected.domain = Domain::kWanted;
+    selected.place = Place::kStep;
+    selected.stage = selected.chain = -1;
+  }
+
+  void elementwise(const Step& step) {
+    const Value first = made(step.alongside[0]);
+    expect_width(step.out, first.width);
+    for (const int input : step.alongside) {
+      if (made(input).width != first.width || made(input).domain != first.domain) {
+        throw std::invalid_argument("an elementwise op's inputs differ in width or in rows.");
+      }
+    }
+    append(step, {first.width}, first.domain);
+  }
+
+  void check(const AttentionOp& attention) {
+    const int64_t head = attention.head_dim;
+    const bool fits = attention.layer >= 0 && attention.layer < program_.layers && head > 0 &&
+                      attention.kv_heads > 0 && attention.heads > 0 &&
+                      attention.heads % attention.kv_heads == 0 &&
+                      made(attention.q).width == attention.heads * head &&
+                      made(attention.k).width == attention.kv_heads * head &&
+                      made(attention.v).width == attention.kv_heads * head;
+    if (!fits) throw std::invalid_argument("an attention op's heads do not fit its buffers.");
+    for (const int input : {attention.q, attention.k, attention.v}) {
+      if (made(input).domain != Domain::kRows) {
+        throw std::invalid_argument("the program attends from selected rows.");
+      }
+    }
+    if (std::find(layers_.begin(), layers_.end(), attention.layer) != layers_.end()) {
+      throw std::invalid_argument("two attention ops share the key-value store of one layer.");
+    }
+    layers_.push_back(attention.layer);
+  }
+
+  int quantized(int x) {
+    if (quantized_[x] < 0) {
+      const int64_t width = made(x).width;
+      if (width % kGroup) {
+        throw std::invalid_argument("an integer weight's columns are not a multiple of 32.");
+      }
+      quantized_[x] = new_value(Form::kActivations, width);
+      append({quantized_[x], {x}, {}, QuantizeStep{x}}, {width, kGroup}, made(x).domain);
+    }
+    return quantized_[x];
+  }
+
+  int new_value(Form form, int64_t width) {
+    plan_.values.push_back({form, width});
+    return static_cast<int>(plan_.values.size()) - 1;
+  }
+
+  const Value& made(int value) const {
+    if (value < 0 || value >= static_cast<int>(program_.buffers.size()) ||
+        !plan_.values[value].made) {
+      throw std::invalid_argument("an op reads a buffer that no earlier op writes.");
+    }
+    return plan_.values[value];
+  }
+
+  void expect_width(int out, int64_t width) const {
+    if (out < 0 || out >= static_cast<int>(program_.buffers.size())) {
+      throw std::invalid_argument("an op writes a buffer that the program does not have.");
+    }
+    if (plan_.values[out].made) {
+      throw std::invalid_argument("two ops write the same buffer.");
+    }
+    if (plan_.values[out].width != width) {
+      throw std::invalid_argument("an op's result is not as wide as its buffer.");
+    }
+  }
+
+  // ---- steps to stages ----
+
+  // Puts the step into the last stage where what it reads allows it: into the chain that makes its
+  // inputs, or as a chain of its own beside the others; otherwise into a new stage.
+  void append(const Step& step, const Needs& needs, Domain domain) {
+    std::vector<Stage>& stages = domain == Domain::kRows ? plan_.body : plan_.tail;
+    const int last = static_cast<int>(stages.size()) - 1;
+    std::vector<int> chains;
+    if (last < 0 || !chains_to_join(step, needs, domain, last, chains)) {
+      stages.push_back({domain, {}});
+      chains.clear();
+    }
+    Stage& stage = stages.back();
+    const int chain = chains.empty() ? new_chain(stage, needs) : join(stage, chains, needs);
+    stage.chains[chain].steps.push_back(step);
+    Value& value = plan_.values[step.out];
+    value.made = true;
+    value.domain = domain;
+    value.stage = static_cast<int>(stages.size()) - 1;
+    value.chain = chain;
+  }
+
+  bool made_in(int value, Domain domain, int stage) const {
+    return plan_.values[value].domain == domain && plan_.values[value].stage == stage;
+  }
+
+  bool chains_to_join(const Step& step, const Needs& needs, Domain domain, int last,
+                      std::vector<int>& chains) const {
+    for (const int value : step.whole) {
+      if (made_in(value, domain, last)) return false;
+    }
+    for (const int value : step.alongside) {
+      if (!made_in(value, domain, last)) continue;
+      const int chain = plan_.values[value].chain;
+      if (std::find(chains.begin(), chains.end(), chain) == chains.end()) chains.push_back(chain);
+    }
+    std::sort(chains.begin(), chains.end());
+    const Stage& stage = domain == Domain::kRows ? plan_.body[last] : plan_.tail[last];
+    int64_t granule = needs.granule;
+    for (const int chain : chains) {
+      const Chain& other = stage.chains[chain];
+      if (other.columns != needs.columns) return false;
+      const int64_t wider = std::lcm(granule, other.granule);
+      if (wider > std::max({kLargestGranule, other.granule, granule})) return false;
+      if (needs.granule > kLargestGranule && other.granule < needs.granule) return false;
+      granule = wider;
+    }
+    return true;
+  }
+
+  static int new_chain(Stage& stage, const Needs& needs) {
+    stage.chains.push_back({{}, needs.columns, needs.granule, needs.inputs});
+    return static_cast<int>(stage.chains.size()) - 1;
+  }
+
+  // Merges the chains into the first of them; the emptied ones stay, so chain numbers stay valid.
+  int join(Stage& stage, const std::vector<int>& chains, const Needs& needs) {
+    Chain& into = stage.chains[chains[0]];
+    for (size_t i = 1; i < chains.size(); ++i) {
+      Chain& from = stage.chains[chains[i]];
+      for (const Step& step : from.steps) {
+        into.steps.push_back(step);
+        if (plan_.values[step.out].stage >= 0) plan_.values[step.out].chain = chains[0];
+      }
+      into.granule = std::lcm(into.granule, from.granule);
+      into.inputs += from.inputs;
+      if (from.attention) into.attention = from.attention;
+      from = {};
+    }
+    into.granule = std::lcm(into.granule, needs.granule);
+    into.inputs += needs.inputs;
+    return chains[0];
+  }
+
+  void check_logits() const {
+    const int logits = program_.logits;
+    if (logits < 0 || made(logits).domain != Domain::kWanted ||
+        made(logits).width != program_.vocabulary) {
+      throw std::invalid_argument(
+          "the program's logits are not as wide as its vocabulary, one row a wanted row.");
+    }
+  }
+
+  const Program& program_;
+  Plan plan_;
+  std::vector<int> quantized_;  // by buffer: the value that holds its rounding
+  std::vector<int> layers_;     // that have an attention op
+};
+
+}  // namespace
+
+Plan make_plan(const Program& program, int64_t chunk_rows) {
+  return Planner(program, chunk_rows).run();
+}
+
+}  // namespace fewbit

@@ -1,0 +1,112 @@
+// From a Program to stages: what runs side by side, how it is cut, and where every value lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "executor/program.h"
+
+namespace fewbit {
+
+// Rounds a buffer to int8 per 32 inputs, once for all linear layers that read it so.
+struct QuantizeStep {
+  int x;
+};
+struct IntegerLinearStep {
+  int activations;
+  const PackedMatrix* weight;
+  const float* bias;
+};
+struct FloatLinearStep {
+  int x;
+  const PackedMatrix* weight;
+  const float* bias;
+};
+// An attention op in three: keys and values are written before any is read.
+struct StoreKeysStep {
+  int x;
+  const AttentionOp* attention;
+};
+struct StoreValuesStep {
+  int x;
+  const AttentionOp* attention;
+};
+struct AttendStep {
+  const AttentionOp* attention;
+};
+
+struct Step {
+  int out;                     // a value
+  std::vector<int> alongside;  // values read at the columns that are written
+  std::vector<int> whole;      // values read across columns, or across rows
+  std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*, const GatedOp*,
+               const AddOp*, const SelectRowsOp*, const SoftcapOp*, QuantizeStep, IntegerLinearStep,
+               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep>
+      what;
+};
+
+// Whether a value has a row for every row of the step, or for every wanted row.
+enum class Domain : uint8_t { kRows, kWanted };
+
+enum class Form : uint8_t {
+  kFloats,       // a buffer of the Program
+  kActivations,  // int8 codes, scales and sums of a buffer
+  kStored,       // keys or values of a layer in the KV store: a dependency without bytes
+};
+
+enum class Place : uint8_t {
+  kUnit,   // inside one unit of work: the thread's scratch
+  kChunk,  // inside one chunk of rows: the workspace, shared by values that do not live together
+  kStep,   // all rows of the step: logits, tapped buffers, and what the second domain reads
+};
+
+struct Value {
+  Form form;
+  int64_t width;
+  Domain domain = Domain::kRows;
+  Place place = Place::kChunk;
+  size_t offset = 0;  // kUnit: floats into the scratch; kChunk: bytes into the workspace
+  bool made = false;
+  int stage = -1;  // where in its domain it is made; -1 where the other domain makes it
+  int chain = -1;
+  int last_stage = -1;
+};
+
+// Steps that run one after another on a region of rows and columns; regions of one chain do not
+// depend on each other. Columns are cut at multiples of `granule`.
+struct Chain {
+  std::vector<Step> steps;
+  int64_t columns = 0;
+  int64_t granule = 1;
+  int64_t inputs = 0;  // of its linear layers: multiply-adds for one column of one row
+  const AttentionOp* attention = nullptr;
+};
+
+struct Stage {
+  Domain domain = Domain::kRows;
+  std::vector<Chain> chains;
+};
+
+struct Plan {
+  std::vector<Stage> body;  // run for every chunk of the step's rows
+  std::vector<Stage> tail;  // then run for every chunk of the wanted rows
+  std::vector<Value> values;
+  int64_t chunk_rows = 0;
+  size_t workspace_bytes = 0;
+  size_t scratch_floats = 0;  // a thread's, for the values of a unit
+};
+
+// Most elements of one value inside a unit, unless a single granule or row is more.
+inline constexpr int64_t kUnitElements = 1 << 15;
+
+// Decides place and offset of every value, and how much memory they take together.
+void place_values(const Program& program, Plan& plan);
+
+// Plans a program for chunks of at most `chunk_rows` rows. The program must outlive the plan.
+// Throws std::invalid_argument with a sentence where the program is not one that can run.
+Plan make_plan(const Program& program, int64_t chunk_rows);
+
+}  // namespace fewbit

@@ -1,0 +1,97 @@
+// The Program as the native executor sees it: src/fewbit/program.py with buffers numbered and
+// slots resolved to packed weights.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "linear/linear.h"
+
+namespace fewbit {
+
+using Vector = std::vector<float>;
+using Matrix = std::shared_ptr<const PackedMatrix>;
+
+enum class Activation : uint8_t { kSilu, kGeluTanh };
+enum class CacheType : uint8_t { kF32, kF16 };
+
+struct EmbedOp {
+  Matrix weight;
+  float scale;
+};
+
+struct RopeTableOp {
+  Vector frequencies;
+  double factor;
+};
+
+struct RmsNormOp {
+  int x;
+  Vector weight;  // with the op's offset added
+  int64_t width;
+  float eps;
+};
+
+struct LinearOp {
+  int x;
+  Matrix weight;
+  Vector bias;  // empty where there is none
+};
+
+struct RopeOp {
+  int x, table;
+  int64_t head_dim;
+};
+
+struct AttentionOp {
+  int q, k, v;
+  int layer;
+  int64_t heads, kv_heads, head_dim;
+  float scale;
+  int64_t window;  // 0: none
+  float softcap;   // 0: none
+};
+
+struct GatedOp {
+  int gate, up;
+  Activation activation;
+};
+
+struct AddOp {
+  int x, y;
+};
+
+struct SelectRowsOp {
+  int x;
+};
+
+struct SoftcapOp {
+  int x;
+  float cap;
+};
+
+struct Op {
+  int out;
+  std::variant<EmbedOp, RopeTableOp, RmsNormOp, LinearOp, RopeOp, AttentionOp, GatedOp, AddOp,
+               SelectRowsOp, SoftcapOp>
+      what;
+};
+
+struct Buffer {
+  int64_t width;
+  bool tapped;
+};
+
+struct Program {
+  std::vector<Buffer> buffers;
+  std::vector<Op> ops;
+  int logits = -1;
+  int64_t layers = 0;
+  int64_t vocabulary = 0;
+  int64_t context = 0;
+  CacheType cache = CacheType::kF16;
+};
+
+}  // namespace fewbit

@@ -1,0 +1,321 @@
+#include "executor/step_run.h"
+
+#include <algorithm>
+
+namespace fewbit {
+
+namespace {
+
+// Runs [begin, end) of the row block that starts at row `start`, as activations of their own.
+Activations runs_of_block(const Activations& all, int64_t start, int64_t begin, int64_t end) {
+  const int64_t slot = all.slot(start, begin);
+  return {std::min<int64_t>(kRowBlock, all.rows - start),
+          (end - begin) * kGroup,
+          nullptr,
+          all.q + kGroup * slot,
+          all.scales + slot,
+          all.weighted + slot,
+          all.centre + slot,
+          all.centre16 + 2 * slot};
+}
+
+}  // namespace
+
+StepRun::StepRun(Executor& executor, const StepInput& step)
+    : executor_(executor),
+      step_(step),
+      stored_(executor.program_.cache == CacheType::kF16 ? executor.ops_.f16 : executor.ops_.f32) {
+  span_of_.reserve(step.rows);
+  for (size_t i = 0; i < step.spans.size(); ++i) {
+    span_of_.insert(span_of_.end(), step.spans[i].count, static_cast<int32_t>(i));
+  }
+  sort_wanted();
+  add_chunks(Domain::kRows, step.rows, executor.plan_.body.size());
+  body_stages_ = static_cast<int64_t>(chunks_.size() * executor.plan_.body.size());
+  const size_t body_chunks = chunks_.size();
+  add_chunks(Domain::kWanted, step.wanted_count, executor.plan_.tail.size());
+  tail_stages_ = static_cast<int64_t>((chunks_.size() - body_chunks) * executor.plan_.tail.size());
+}
+
+void StepRun::sort_wanted() {
+  wanted_.reserve(step_.wanted_count);
+  for (int64_t i = 0; i < step_.wanted_count; ++i) {
+    wanted_.push_back({step_.wanted[i], static_cast<int32_t>(i)});
+  }
+  std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
+    return a.row != b.row ? a.row < b.row : a.index < b.index;
+  });
+}
+
+void StepRun::add_chunks(Domain domain, int64_t rows, size_t stages) {
+  if (stages == 0) return;
+  const int64_t most = executor_.plan_.chunk_rows;
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    const int64_t count = std::min(most, rows - begin);
+    chunks_.push_back({domain, begin, count, &executor_.cuts(domain, count)});
+  }
+}
+
+const StepRun::Chunk& StepRun::chunk_of(int64_t stage, int64_t& local) const {
+  const auto body = static_cast<int64_t>(executor_.plan_.body.size());
+  const auto tail = static_cast<int64_t>(executor_.plan_.tail.size());
+  if (stage < body_stages_) {
+    local = stage % body;
+    return chunks_[stage / body];
+  }
+  stage -= body_stages_;
+  local = stage % tail;
+  return chunks_[body_stages_ / body + stage / tail];
+}
+
+int64_t StepRun::units(int64_t stage) const {
+  int64_t local;
+  const Chunk& chunk = chunk_of(stage, local);
+  return (*chunk.cuts)[local].units;
+}
+
+void StepRun::run(int64_t stage, int64_t unit, int thread) {
+  int64_t local;
+  const Chunk& chunk = chunk_of(stage, local);
+  const bool body = chunk.domain == Domain::kRows;
+  const Stage& at = body ? executor_.plan_.body[local] : executor_.plan_.tail[local];
+  Region region = region_of(at, (*chunk.cuts)[local], chunk.rows, unit);
+  region.row_begin += chunk.begin;
+  region.row_end += chunk.begin;
+  for (const Step& step : region.chain->steps) {
+    const Task task{chunk, region, step.out, thread};
+    std::visit([&](const auto& what) { run(what, task); }, step.what);
+  }
+}
+
+StepRun::View StepRun::view(int value, const Task& task) const {
+  const Value& at = executor_.plan_.values[value];
+  switch (at.place) {
+    case Place::kUnit: {
+      auto* scratch = reinterpret_cast<float*>(executor_.scratch_[task.thread].data());
+      const Region& region = task.region;
+      return {scratch + at.offset, region.column_end - region.column_begin, region.row_begin,
+              region.column_begin};
+    }
+    case Place::kChunk: {
+      auto* data = reinterpret_cast<float*>(executor_.workspace_.data() + at.offset);
+      return {data, at.width, task.chunk.begin, 0};
+    }
+    case Place::kStep:
+      break;
+  }
+  return {reinterpret_cast<float*>(executor_.step_buffers_[value].data()), at.width, 0, 0};
+}
+
+Activations StepRun::activations(int value, const Task& task) const {
+  const Value& at = executor_.plan_.values[value];
+  return activations_in(executor_.workspace_.data() + at.offset, task.chunk.rows, at.width,
+                        nullptr);
+}
+
+float* StepRun::attend_scratch(int thread) const {
+  return reinterpret_cast<float*>(executor_.scratch_[thread].data()) +
+         executor_.plan_.scratch_floats;
+}
+
+template <class F>
+void StepRun::for_rows(const Task& task, F f) const {
+  for (int64_t row = task.region.row_begin; row < task.region.row_end; ++row) f(row);
+}
+
+template <class F>
+void StepRun::for_heads(const Task& task, int64_t head_dim, F f) const {
+  for_rows(task, [&](int64_t row) {
+    for (int64_t column = task.region.column_begin; column < task.region.column_end;
+         column += head_dim) {
+      f(row, column);
+    }
+  });
+}
+
+void StepRun::run(const EmbedOp* op, const Task& task) {
+  const View out = view(task.out, task);
+  for_rows(task, [&](int64_t row) {
+    float* to = out.at(row, 0);
+    decode_row(*op->weight, step_.tokens[row], to);
+    if (op->scale != 1.0f) executor_.ops_.scale(to, op->scale, op->weight->columns);
+  });
+}
+
+void StepRun::run(const RopeTableOp* op, const Task& task) {
+  const View out = view(task.out, task);
+  for_rows(task, [&](int64_t row) {
+    const Span& span = step_.spans[span_of_[row]];
+    rope_table_row(span.position + row - span.start, op->frequencies.data(),
+                   static_cast<int64_t>(op->frequencies.size()), op->factor, out.at(row, 0));
+  });
+}
+
+void StepRun::run(const RmsNormOp* op, const Task& task) {
+  const View x = view(op->x, task);
+  const View out = view(task.out, task);
+  for_heads(task, op->width, [&](int64_t row, int64_t column) {
+    executor_.ops_.rms_norm(x.at(row, column), op->weight.data(), op->width, op->eps,
+                            out.at(row, column));
+  });
+}
+
+void StepRun::run(const RopeOp* op, const Task& task) {
+  const View x = view(op->x, task);
+  const View table = view(op->table, task);
+  const View out = view(task.out, task);
+  for_heads(task, op->head_dim, [&](int64_t row, int64_t column) {
+    executor_.ops_.rope(x.at(row, column), table.at(row, 0), op->head_dim, out.at(row, column));
+  });
+}
+
+void StepRun::run(const GatedOp* op, const Task& task) {
+  const View gate = view(op->gate, task);
+  const View up = view(op->up, task);
+  const View out = view(task.out, task);
+  const int64_t first = task.region.column_begin;
+  const int64_t columns = task.region.column_end - first;
+  const auto kernel =
+      op->activation == Activation::kSilu ? executor_.ops_.silu_gate : executor_.ops_.gelu_gate;
+  for_rows(task, [&](int64_t row) {
+    kernel(gate.at(row, first), up.at(row, first), columns, out.at(row, first));
+  });
+}
+
+void StepRun::run(const AddOp* op, const Task& task) {
+  const View x = view(op->x, task);
+  const View y = view(op->y, task);
+  const View out = view(task.out, task);
+  const int64_t first = task.region.column_begin;
+  const int64_t columns = task.region.column_end - first;
+  for_rows(task, [&](int64_t row) {
+    executor_.ops_.add(x.at(row, first), y.at(row, first), columns, out.at(row, first));
+  });
+}
+
+void StepRun::run(const SelectRowsOp* op, const Task& task) {
+  const View x = view(op->x, task);
+  const View out = view(task.out, task);
+  const int64_t first = task.region.column_begin;
+  const int64_t columns = task.region.column_end - first;
+  const auto before = [](const Wanted& wanted, int64_t row) { return wanted.row < row; };
+  auto wanted = std::lower_bound(wanted_.begin(), wanted_.end(), task.region.row_begin, before);
+  for (; wanted != wanted_.end() && wanted->row < task.region.row_end; ++wanted) {
+    std::copy_n(x.at(wanted->row, first), columns, out.at(wanted->index, first));
+  }
+}
+
+void StepRun::run(const SoftcapOp* op, const Task& task) {
+  const View x = view(op->x, task);
+  const View out = view(task.out, task);
+  const int64_t first = task.region.column_begin;
+  const int64_t columns = task.region.column_end - first;
+  for_rows(task, [&](int64_t row) {
+    executor_.ops_.softcap(x.at(row, first), op->cap, columns, out.at(row, first));
+  });
+}
+
+void StepRun::run(const QuantizeStep& step, const Task& task) {
+  const View x = view(step.x, task);
+  const Activations all = activations(task.out, task);
+  const int64_t first = task.region.column_begin;
+  for_rows(task, [&](int64_t row) {
+    const int64_t local = row - task.chunk.begin;
+    const int64_t in_block = local % kRowBlock;
+    const Activations part =
+        runs_of_block(all, local - in_block, first / kGroup, task.region.column_end / kGroup);
+    executor_.linear_.quantize(x.at(row, first), part, in_block);
+  });
+}
+
+void StepRun::run(const IntegerLinearStep& step, const Task& task) {
+  multiply(*step.weight, activations(step.activations, task), step.bias, task);
+}
+
+void StepRun::run(const FloatLinearStep& step, const Task& task) {
+  const View x = view(step.x, task);
+  const Activations floats{task.chunk.rows, x.stride, x.at(task.chunk.begin, 0),
+                           nullptr,         nullptr,  nullptr,
+                           nullptr,         nullptr};
+  multiply(*step.weight, floats, step.bias, task);
+}
+
+void StepRun::multiply(const PackedMatrix& weight, const Activations& x, const float* bias,
+                       const Task& task) const {
+  const View out = view(task.out, task);
+  const Region& region = task.region;
+  // The kernel counts rows from the chunk's first and outputs from the matrix's first.
+  float* origin = out.at(task.chunk.begin, 0);
+  executor_.linear_.multiply(weight, region.column_begin / kTileRows,
+                             (region.column_end + kTileRows - 1) / kTileRows, x,
+                             region.row_begin - task.chunk.begin, region.row_end - task.chunk.begin,
+                             bias, origin, out.stride);
+}
+
+uint8_t* StepRun::page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const {
+  const Span& span = step_.spans[span_of_[row]];
+  const int64_t position = span.position + row - span.start;
+  return executor_.store_.head(attention.layer, span.pages[position / kPage], kv_head);
+}
+
+void StepRun::run(const StoreKeysStep& step, const Task& task) {
+  const View x = view(step.x, task);
+  const AttentionOp& attention = *step.attention;
+  for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
+    const Span& span = step_.spans[span_of_[row]];
+    const int64_t slot = (span.position + row - span.start) % kPage;
+    stored_.store_key(x.at(row, column), attention.head_dim, slot,
+                      page_of(attention, row, column / attention.head_dim));
+  });
+}
+
+void StepRun::run(const StoreValuesStep& step, const Task& task) {
+  const View x = view(step.x, task);
+  const AttentionOp& attention = *step.attention;
+  const size_t offset = executor_.store_.values_offset(attention.layer);
+  for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
+    const Span& span = step_.spans[span_of_[row]];
+    const int64_t slot = (span.position + row - span.start) % kPage;
+    stored_.store_value(x.at(row, column), attention.head_dim, slot,
+                        page_of(attention, row, column / attention.head_dim) + offset);
+  });
+}
+
+void StepRun::run(const AttendStep& step, const Task& task) {
+  const AttentionOp& attention = *step.attention;
+  const int64_t group = attention.heads / attention.kv_heads * attention.head_dim;
+  const Region& region = task.region;
+  for (int64_t column = region.column_begin; column < region.column_end; column += group) {
+    for (int64_t row = region.row_begin; row < region.row_end;) {
+      const Span& span = step_.spans[span_of_[row]];
+      const int64_t end = std::min(region.row_end, span.start + span.count);
+      attend_span(attention, task, column / group, row, end);
+      row = end;
+    }
+  }
+}
+
+// Rows of one span and the query heads of one key head, in pieces that fit the scratch.
+void StepRun::attend_span(const AttentionOp& attention, const Task& task, int64_t kv_head,
+                          int64_t row_begin, int64_t row_end) const {
+  const View q = view(attention.q, task);
+  const View out = view(task.out, task);
+  const Span& span = step_.spans[span_of_[row_begin]];
+  const int64_t group = attention.heads / attention.kv_heads;
+  const int64_t heads_at_once = std::min(group, kMaxQueries);
+  const int64_t rows_at_once = kMaxQueries / heads_at_once;
+  const KvStore& store = executor_.store_;
+  for (int64_t row = row_begin; row < row_end; row += rows_at_once) {
+    for (int64_t head = 0; head < group; head += heads_at_once) {
+      const int64_t column = (kv_head * group + head) * attention.head_dim;
+      stored_.attend({q.at(row, column), q.stride, out.at(row, column), out.stride,
+                      std::min(rows_at_once, row_end - row), std::min(heads_at_once, group - head),
+                      attention.head_dim, span.position + row - span.start, attention.scale,
+                      attention.softcap, attention.window, store.head(attention.layer, 0, kv_head),
+                      store.page_stride(attention.layer), store.values_offset(attention.layer),
+                      span.pages, attend_scratch(task.thread)});
+    }
+  }
+}
+
+}  // namespace fewbit

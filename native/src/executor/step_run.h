@@ -1,0 +1,86 @@
+// One step as a list of stages: chunks of rows through the body, then wanted rows through the tail.
+#pragma once
+
+#include <vector>
+
+#include "executor/executor.h"
+
+namespace fewbit {
+
+class StepRun final : public Stages {
+ public:
+  StepRun(Executor& executor, const StepInput& step);
+
+  int64_t count() const override { return body_stages_ + tail_stages_; }
+  int64_t units(int64_t stage) const override;
+  void run(int64_t stage, int64_t unit, int thread) override;
+
+ private:
+  // Rows [begin, begin + rows) of a domain, on their way through all its stages.
+  struct Chunk {
+    Domain domain;
+    int64_t begin;
+    int64_t rows;
+    const std::vector<StageCut>* cuts;
+  };
+  // A value's elements around a region: element (row, column) of the step.
+  struct View {
+    float* data;
+    int64_t stride;
+    int64_t row, column;  // of data[0]
+    float* at(int64_t r, int64_t c) const { return data + (r - row) * stride + (c - column); }
+  };
+  struct Task {
+    const Chunk& chunk;
+    Region region;  // rows of the step
+    int out;
+    int thread;
+  };
+  struct Wanted {
+    int32_t row, index;
+  };
+
+  void add_chunks(Domain domain, int64_t rows, size_t stages);
+  void sort_wanted();
+  const Chunk& chunk_of(int64_t stage, int64_t& local) const;
+
+  View view(int value, const Task& task) const;
+  Activations activations(int value, const Task& task) const;
+  float* attend_scratch(int thread) const;
+  template <class F>
+  void for_rows(const Task& task, F f) const;
+  template <class F>
+  void for_heads(const Task& task, int64_t head_dim, F f) const;
+
+  void run(const EmbedOp* op, const Task& task);
+  void run(const RopeTableOp* op, const Task& task);
+  void run(const RmsNormOp* op, const Task& task);
+  void run(const RopeOp* op, const Task& task);
+  void run(const GatedOp* op, const Task& task);
+  void run(const AddOp* op, const Task& task);
+  void run(const SelectRowsOp* op, const Task& task);
+  void run(const SoftcapOp* op, const Task& task);
+  void run(const QuantizeStep& step, const Task& task);
+  void run(const IntegerLinearStep& step, const Task& task);
+  void run(const FloatLinearStep& step, const Task& task);
+  void run(const StoreKeysStep& step, const Task& task);
+  void run(const StoreValuesStep& step, const Task& task);
+  void run(const AttendStep& step, const Task& task);
+
+  void multiply(const PackedMatrix& weight, const Activations& x, const float* bias,
+                const Task& task) const;
+  uint8_t* page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const;
+  void attend_span(const AttentionOp& attention, const Task& task, int64_t kv_head,
+                   int64_t row_begin, int64_t row_end) const;
+
+  Executor& executor_;
+  const StepInput& step_;
+  const StoreKernels& stored_;
+  std::vector<int32_t> span_of_;  // by row
+  std::vector<Wanted> wanted_;    // by row, then by index
+  std::vector<Chunk> chunks_;     // of the body, then of the tail
+  int64_t body_stages_ = 0;       // times chunks
+  int64_t tail_stages_ = 0;
+};
+
+}  // namespace fewbit

@@ -1,0 +1,76 @@
+// The ops between the linear layers, one table of functions per instruction set. Every function
+// computes the same bits in every table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linear/linear.h"
+
+namespace fewbit {
+
+inline constexpr int64_t kPage = 64;        // positions in a page; runtime/step.py PAGE
+inline constexpr int64_t kKeyBlock = 256;   // keys that share one maximum; absolute positions
+inline constexpr int64_t kMaxQueries = 48;  // query rows times heads of one attend call
+
+// Consecutive query rows of one sequence, and the query heads that share one key head.
+//
+// The store has for each page [keys | values]: keys as [page / 16][head_dim][16 keys], values as
+// [page][head_dim rounded up to 16].
+struct Attend {
+  const float* q;  // row i, head h at q + i * q_stride + h * head_dim
+  int64_t q_stride;
+  float* out;  // likewise
+  int64_t out_stride;
+  int64_t rows, heads, head_dim;
+  int64_t position;  // of the first row
+  float scale;
+  float softcap;         // 0: none
+  int64_t window;        // 0: none
+  const uint8_t* store;  // page 0 of the key head
+  size_t page_stride;    // bytes between pages
+  size_t values_offset;  // bytes between a page's keys and its values
+  const int32_t* pages;  // of the sequence
+  float* scratch;        // attend_scratch_floats(head_dim)
+};
+
+size_t attend_scratch_floats(int64_t head_dim);
+
+// One row's key and value of one key head, rounded to the store's type.
+using StoreRow = void (*)(const float* x, int64_t head_dim, int64_t slot, uint8_t* page);
+
+struct StoreKernels {
+  StoreRow store_key;    // `page` is where the page's keys start, `slot` the position in the page
+  StoreRow store_value;  // `page` is where the page's values start
+  void (*attend)(const Attend& attend);
+};
+
+struct OpKernels {
+  // x / sqrt(mean(x^2) + eps) * weight over `width` elements. 16 lanes and one tree for the sum.
+  void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, float* out);
+  // One head: halves (a, b) -> (a cos - b sin, b cos + a sin); table = [cos | sin].
+  void (*rope)(const float* x, const float* table, int64_t head_dim, float* out);
+  void (*scale)(float* x, float factor, int64_t n);
+  void (*add)(const float* x, const float* y, int64_t n, float* out);
+  void (*silu_gate)(const float* gate, const float* up, int64_t n, float* out);
+  void (*gelu_gate)(const float* gate, const float* up, int64_t n, float* out);
+  void (*softcap)(const float* x, float cap, int64_t n, float* out);
+  StoreKernels f16, f32;
+};
+
+// The table of an instruction set; kAmx uses that of kAvx512Vnni.
+const OpKernels& op_kernels(Isa isa);
+
+// out = [cos(p f) .., sin(p f) ..] * factor, each within 0.501 ulp of float32: the product p f is
+// exact in float64, for positions below 2^29 and |p f| below 2^20.
+void rope_table_row(int64_t position, const float* frequencies, int64_t count, double factor,
+                    float* out);
+
+// What the per-instruction-set files define.
+extern const OpKernels kOpsPortable;
+#if defined(__x86_64__) || defined(_M_X64)
+extern const OpKernels kOpsAvx2;
+extern const OpKernels kOpsAvx512;
+#endif
+
+}  // namespace fewbit

@@ -1,0 +1,270 @@
+"""The native executor: a bound Program walked in C++ by a pool of threads.
+
+A token's row gets the same bits whatever other rows share the step, however the prompt was cut
+into steps, wherever its pages lie, and on any number of threads and any instruction set.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import singledispatchmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit import _native
+from fewbit._native import PackedMatrix, ThreadPool
+from fewbit.errors import FaultError, UsageError
+from fewbit.formats.registry import decode
+from fewbit.program import (
+    Add,
+    Attention,
+    Buffer,
+    Embed,
+    GatedActivation,
+    Linear,
+    Op,
+    RmsNorm,
+    Rope,
+    RopeTable,
+    SelectRows,
+    Slot,
+    Softcap,
+)
+from fewbit.runtime.executor import Binding
+from fewbit.runtime.pack import pack
+from fewbit.runtime.step import StepInput
+
+Tap = tuple[int, str]
+"""The (layer, site) of an op whose result is kept."""
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class NativeExecutor:
+    """Runs steps of a bound Program over its own KV store; satisfies `runtime.executor.Executor`.
+
+    Memory is the packed weights, the KV store (touched page by page as it fills) and one workspace
+    of a fixed number of rows; logits and taps take their rows' bytes beyond that. Steps from
+    several Python threads take turns, and each releases the interpreter's lock for its whole run.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        *,
+        pages: int,
+        threads: int | ThreadPool,
+        isa: str | None = None,
+        taps: frozenset[Tap] = frozenset(),
+    ) -> None:
+        """Pack the weights slot by slot, releasing each slot of the binding once it is packed.
+
+        Args:
+            binding: the Program, its tensors, and the kernel records the chooser made.
+            pages: pages of `PAGE` positions in the KV store.
+            threads: how many threads run a step, the caller included; or a pool to share between
+                executors of one process (a target and its draft), so they do not compete.
+            isa: an instruction set to force, one of `available_isas()`; None for the best.
+            taps: ops whose results `tap` returns after a step.
+
+        Raises:
+            UsageError: pages or threads below 1, an instruction set this CPU does not have, or a
+                tap that names no op of the Program.
+            FaultError: the Program is not well-formed.
+        """
+        if pages < 1:
+            raise UsageError(f"pages is {pages}; the KV store needs at least one page.")
+        self._isa = _instruction_set(isa)
+        pool = threads if isinstance(threads, ThreadPool) else thread_pool(threads)
+        writer = _ProgramWriter(binding, taps, pool.size)
+        try:
+            self._native = _native.Executor(writer.program, pages, pool, self._isa)
+        except ValueError as error:
+            raise FaultError(f"The program cannot run: {error}") from error
+        self._taps = writer.taps
+        self._context = binding.program.context
+
+    @property
+    def pages(self) -> int:
+        """Pages in the KV store."""
+        return self._native.pages
+
+    @property
+    def isa(self) -> str:
+        """The instruction set that runs."""
+        return self._isa
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes of the KV store when every page is in use."""
+        return self._native.store_bytes
+
+    def step(self, step: StepInput) -> NDArray[np.float32]:
+        """Return the wanted rows' logits, float32 [wanted, vocabulary], valid until the next step.
+
+        Raises:
+            UsageError: token, page or wanted row out of range, spans that do not cover the rows,
+                positions beyond the context, or arrays of another type; nothing was run.
+        """
+        _check_arrays(step)
+        spans = [(span.start, span.count, span.position, span.pages) for span in step.spans]
+        try:
+            return self._native.step(step.tokens, spans, step.wanted)
+        except ValueError as error:
+            raise UsageError(f"The step cannot run: {error}") from error
+
+    def tap(self, layer: int, site: str) -> NDArray[np.float32]:
+        """Return a copy of what a tapped op wrote in the last step, float32 [rows, width].
+
+        Rows are those of the step, or the wanted ones for an op behind `SelectRows`.
+
+        Raises:
+            UsageError: the op was not tapped when the executor was made.
+        """
+        if (layer, site) not in self._taps:
+            raise UsageError(
+                f"Layer {layer}, site '{site}' is not tapped; name it in `taps` when the executor "
+                "is made."
+            )
+        return self._native.tap(self._taps[layer, site]).copy()
+
+
+def thread_pool(threads: int) -> ThreadPool:
+    """Return a pool of that many threads, the caller of a step included.
+
+    Raises:
+        UsageError: threads outside 1 to 1024.
+    """
+    try:
+        return ThreadPool(threads)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _instruction_set(isa: str | None) -> str:
+    available = _native.available_isas()
+    if isa is None:
+        return available[0]
+    if isa not in available:
+        raise UsageError(
+            f"Instruction set '{isa}' is not available here; choose from {', '.join(available)}."
+        )
+    return isa
+
+
+def _check_arrays(step: StepInput) -> None:
+    arrays = [("tokens", step.tokens), ("wanted", step.wanted)]
+    arrays += [(f"pages of span {i}", span.pages) for i, span in enumerate(step.spans)]
+    for name, array in arrays:
+        if array.dtype != np.int32 or array.ndim != 1 or not array.flags.c_contiguous:
+            raise UsageError(
+                f"The step cannot run: {name} is {array.dtype} of shape {array.shape}; it must be "
+                "a contiguous int32 vector."
+            )
+
+
+class _ProgramWriter:
+    """Writes a binding's Program as the native one, packing every slot on first use."""
+
+    def __init__(self, binding: Binding, taps: frozenset[Tap], threads: int) -> None:
+        program = binding.program
+        self._binding = binding
+        self._threads = threads
+        self._matrices: dict[Slot, PackedMatrix] = {}
+        self.program = _native.Program(
+            program.layers, program.vocabulary, program.context, program.cache_type.value
+        )
+        places = {(op.layer, op.site): op.out for op in program.ops}
+        unknown = sorted(taps - places.keys())
+        if unknown:
+            raise UsageError(
+                f"The program has no op at layer {unknown[0][0]}, site '{unknown[0][1]}' to tap."
+            )
+        tapped = {places[tap] for tap in taps}
+        self._buffers: dict[Buffer, int] = {
+            name: self.program.buffer(width, name in tapped)
+            for name, width in program.widths.items()
+        }
+        self.taps = {tap: self._buffers[places[tap]] for tap in taps}
+        for op in program.ops:
+            self._write(op, self._buffers[op.out])
+        self.program.logits = self._buffers[program.logits]
+
+    def _matrix(self, slot: Slot) -> PackedMatrix:
+        if slot not in self._matrices:
+            self._matrices[slot] = pack(
+                self._binding.tensors[slot], self._binding.kernels[slot], self._threads
+            )
+            self._binding.release(slot)
+        return self._matrices[slot]
+
+    def _vector(self, slot: Slot) -> NDArray[np.float32]:
+        values = decode(self._binding.tensors[slot]).reshape(-1).astype(np.float32)
+        self._binding.release(slot)
+        return np.ascontiguousarray(values)
+
+    @singledispatchmethod
+    def _write(self, op: Op, out: int) -> None:
+        raise FaultError(f"The native executor does not know the op {type(op).__name__} ({out}).")
+
+    @_write.register
+    def _(self, op: Embed, out: int) -> None:
+        self.program.embed(out, self._matrix(op.weight), op.scale)
+
+    @_write.register
+    def _(self, op: RopeTable, out: int) -> None:
+        self.program.rope_table(out, np.asarray(op.frequencies, np.float32), op.factor)
+
+    @_write.register
+    def _(self, op: RmsNorm, out: int) -> None:
+        weight = self._vector(op.weight) + np.float32(op.offset)
+        self.program.rms_norm(out, self._buffers[op.x], weight, op.width, op.eps)
+
+    @_write.register
+    def _(self, op: Linear, out: int) -> None:
+        bias = None if op.bias is None else self._vector(op.bias)
+        self.program.linear(out, self._buffers[op.x], self._matrix(op.weight), bias)
+
+    @_write.register
+    def _(self, op: Rope, out: int) -> None:
+        self.program.rope(out, self._buffers[op.x], self._buffers[op.table], op.head_dim)
+
+    @_write.register
+    def _(self, op: Attention, out: int) -> None:
+        self.program.attention(
+            out,
+            self._buffers[op.q],
+            self._buffers[op.k],
+            self._buffers[op.v],
+            layer=op.layer,
+            heads=op.heads,
+            kv_heads=op.kv_heads,
+            head_dim=op.head_dim,
+            scale=op.scale,
+            window=op.window or 0,
+            softcap=op.softcap or 0.0,
+        )
+
+    @_write.register
+    def _(self, op: GatedActivation, out: int) -> None:
+        self.program.gated_activation(
+            out, self._buffers[op.gate], self._buffers[op.up], op.activation.value
+        )
+
+    @_write.register
+    def _(self, op: Add, out: int) -> None:
+        self.program.add(out, self._buffers[op.x], self._buffers[op.y])
+
+    @_write.register
+    def _(self, op: SelectRows, out: int) -> None:
+        self.program.select_rows(out, self._buffers[op.x])
+
+    @_write.register
+    def _(self, op: Softcap, out: int) -> None:
+        self.program.softcap(out, self._buffers[op.x], op.cap)
