@@ -69,7 +69,7 @@ def bind_random(
         form = parse_format("f32" if is_vector(slot) else formats[matrices % len(formats)])
         tensors[slot] = encode(values.astype(np.float32), form)
         if not is_vector(slot):
-            kernels[slot] = choose_reference(slot, form, shape)
+            kernels[slot] = choose_reference(slot, tensors[slot])
             matrices += 1
     return Binding(build_program(config, cache), tensors, kernels)
 

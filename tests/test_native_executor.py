@@ -23,7 +23,7 @@ from native_cases import (
 )
 
 from fewbit import _native
-from fewbit.errors import UsageError
+from fewbit.errors import KernelError, UsageError
 from fewbit.program import Attention, CacheType, Rope, RopeTable
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.native import NativeExecutor, thread_pool
@@ -331,12 +331,16 @@ def test_a_bad_step_is_refused_by_name(small: NativeExecutor, message: str):
     [
         ({"pages": 0, "threads": 1}, "pages is 0"),
         ({"pages": 1, "threads": 0}, "threads is 0"),
-        ({"pages": 1, "threads": 1, "isa": "mmx"}, "Instruction set 'mmx' is not available"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict, message: str):
     with pytest.raises(UsageError, match=message):
         NativeExecutor(bind_random(SMALL, MIXED), **settings)
+
+
+def test_an_unknown_instruction_set_is_refused():
+    with pytest.raises(KernelError, match="No instruction set 'mmx'"):
+        NativeExecutor(bind_random(SMALL, MIXED), pages=1, threads=1, isa="mmx")
 
 
 def test_random_steps_run_or_are_refused(small: NativeExecutor):

@@ -19,6 +19,7 @@ from fewbit.program import CacheType, Program
 from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.chooser import choose
 from fewbit.runtime.executor import Binding, Executor
+from fewbit.runtime.native import NativeExecutor, available_cores
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
 
@@ -226,7 +227,10 @@ def _chooser(settings: RunSettings) -> Choose:
 
 
 def _executor(binding: Binding, pages: int, settings: RunSettings) -> Executor:
-    return ReferenceExecutor(binding, pages)
+    if settings.executor == "reference":
+        return ReferenceExecutor(binding, pages)
+    threads = settings.threads or available_cores()
+    return NativeExecutor(binding, pages=pages, threads=threads, isa=settings.isa)
 
 
 def _context(config: ModelConfig, asked: int | None) -> int:

@@ -31,6 +31,7 @@ from fewbit.program import (
     Slot,
     Softcap,
 )
+from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.pack import pack
 from fewbit.runtime.step import StepInput
@@ -74,13 +75,13 @@ class NativeExecutor:
             taps: ops whose results `tap` returns after a step.
 
         Raises:
-            UsageError: pages or threads below 1, an instruction set this CPU does not have, or a
-                tap that names no op of the Program.
+            UsageError: pages or threads below 1, or a tap that names no op of the Program.
+            KernelError: no kernel reads a tensor, or this CPU lacks the instruction set.
             FaultError: the Program is not well-formed.
         """
         if pages < 1:
             raise UsageError(f"pages is {pages}; the KV store needs at least one page.")
-        self._isa = _instruction_set(isa)
+        self._isa = choose_isa(isa)
         pool = threads if isinstance(threads, ThreadPool) else thread_pool(threads)
         writer = _ProgramWriter(binding, taps, pool.size)
         try:
@@ -147,17 +148,6 @@ def thread_pool(threads: int) -> ThreadPool:
         raise UsageError(str(error)) from error
 
 
-def _instruction_set(isa: str | None) -> str:
-    available = _native.available_isas()
-    if isa is None:
-        return available[0]
-    if isa not in available:
-        raise UsageError(
-            f"Instruction set '{isa}' is not available here; choose from {', '.join(available)}."
-        )
-    return isa
-
-
 def _check_arrays(step: StepInput) -> None:
     arrays = [("tokens", step.tokens), ("wanted", step.wanted)]
     arrays += [(f"pages of span {i}", span.pages) for i, span in enumerate(step.spans)]
@@ -198,9 +188,7 @@ class _ProgramWriter:
 
     def _matrix(self, slot: Slot) -> PackedMatrix:
         if slot not in self._matrices:
-            self._matrices[slot] = pack(
-                self._binding.tensors[slot], self._binding.kernels[slot], self._threads
-            )
+            self._matrices[slot] = pack(self._binding.tensors[slot], self._threads)
             self._binding.release(slot)
         return self._matrices[slot]
 
