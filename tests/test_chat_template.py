@@ -125,6 +125,7 @@ def test_a_template_is_used_again_after_a_failure():
     [
         ([{"role": "user", "content": object()}], r"messages\[0\].content is a object"),
         ([{"role": "user", "content": b"x"}], r"messages\[0\].content is a bytes"),
+        ([], "conversation is empty"),
         (["hi"], r"messages\[0\] is no object"),
     ],
 )

@@ -51,9 +51,9 @@ def test_a_whole_word_is_taken_without_merging_where_the_rule_says_so():
 @pytest.mark.parametrize(
     ("metadata", "prefix", "suffix"),
     [
-        (byte_level("llama-bpe", add_bos_token=None), ["<|start|>"], []),
+        (byte_level("llama-bpe", add_bos_token=None), ["<|first|>"], []),
         (byte_level("smollm", add_bos_token=None), [], []),
-        (byte_level("smollm", add_bos_token=False, add_eos_token=True), [], ["<|end|>"]),
+        (byte_level("smollm", add_bos_token=False, add_eos_token=True), [], ["<|last|>"]),
         (sentence_piece(), ["<s>"], []),
         (sentence_piece(add_bos_token=False), [], []),
         (sentence_piece(add_eos_token=True), ["<s>"], ["</s>"]),
@@ -226,7 +226,7 @@ def test_random_damage_never_escapes_the_error_tree():
             else:
                 metadata[key] = rng.choice(values)
         with contextlib.suppress(FewbitError):
-            from_gguf(metadata).encode("hello <|start|> 😀")
+            from_gguf(metadata).encode("hello <|first|> 😀")
 
 
 def test_arrays_of_numpy_are_taken():
@@ -255,7 +255,7 @@ def test_hazards_are_told():
     assert clean.hazards == ()
     assert (clean.kind, clean.pre_tokenizer) == ("byte-level BPE", "smollm")
     assert clean.bos is not None
-    assert clean.bos.text == "<|start|>"
+    assert clean.bos.text == "<|first|>"
     assert clean.special_tokens == 2
     assert clean.added_tokens == 3
 

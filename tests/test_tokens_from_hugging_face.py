@@ -18,9 +18,9 @@ from fewbit.tokens.identity import fingerprint, first_difference
 def test_roles_and_ends():
     text, config = hugging_face()
     tokenizer = from_hugging_face(text, config, {"eos_token_id": [3, 4]})
-    assert tokenizer.token_text(tokenizer.special.bos) == "<|start|>"
+    assert tokenizer.token_text(tokenizer.special.bos) == "<|first|>"
     assert tokenizer.special.end_of_generation == {3, 4, tokenizer.special.eos}
-    assert tokenizer.special_texts == {"bos_token": "<|start|>", "eos_token": "<|end|>"}
+    assert tokenizer.special_texts == {"bos_token": "<|first|>", "eos_token": "<|last|>"}
     assert tokenizer.behaviour.prefix == (tokenizer.special.bos,)
 
 
@@ -147,7 +147,7 @@ def test_random_damage_never_escapes_the_error_tree():
             if data:
                 data[rng.randrange(len(data))] = rng.choice(b'"[]{}:,0123456789-aE\\\xff')
         with contextlib.suppress(FewbitError):
-            from_hugging_face(bytes(data), config).encode("hello <|start|> 😀")
+            from_hugging_face(bytes(data), config).encode("hello <|first|> 😀")
 
 
 class PanicException(BaseException):

@@ -54,7 +54,7 @@ def has_pieces(tokenizer) -> bool:
 def test_a_prompt_cannot_inject_special_tokens():
     tokenizer = BUILDERS["byte-level"]()
     start, end = tokenizer.special.bos, tokenizer.special.eos
-    text = "<|start|>hi<|end|>"
+    text = "<|first|>hi<|last|>"
     assert not {start, end} & set(tokenizer.encode(text, add_special=False))
     parsed = tokenizer.encode(text, add_special=False, parse_special=True)
     assert parsed[0] == start
@@ -116,7 +116,7 @@ def test_bytes_of_single_tokens_make_up_the_text(tokenizer):
     assert tokenizer.decode_bytes(ids) == "naïve 日本 😀 12".encode()
 
 
-@pytest.mark.parametrize("unit", ["a", " ", "\n", "1", ".", " a", "日", "😀", "<|start|>", "▁"])
+@pytest.mark.parametrize("unit", ["a", " ", "\n", "1", ".", " a", "日", "😀", "<|first|>", "▁"])
 def test_long_runs_are_fast(tokenizer, unit):
     text = unit * (100_000 // len(unit.encode()))
     started = time.process_time()
@@ -133,7 +133,7 @@ def test_long_runs_are_fast(tokenizer, unit):
 
 def test_threads_share_a_tokenizer():
     tokenizer = BUILDERS["byte-level"]()
-    text = "<|start|>hi<|end|>"
+    text = "<|first|>hi<|last|>"
     expected = {parse: tokenizer.encode(text, parse_special=parse) for parse in (False, True)}
     wrong = []
 

@@ -31,13 +31,13 @@ PROBES = [
     "emoji 😀😃👍🏽 flags 🇩🇪🇫🇷 zero\u200bwidth",
     "combining e\u0301 o\u0308 n\u0303 \u1112\u1161\u11ab",
     "control \x00\x01\x7f end\ufffd",
-    "<|start|>user\n<|end|> <|startx|> <s>not</s> <tool>x</tool>",
+    "<|first|>user\n<|last|> <|firstx|> <s>not</s> <tool>x</tool>",
     "<0x41> <unk> ▁under▁▁score",
     "mixedCASE camelCase SCREAMING_SNAKE it's It'S DON'T they'RE",
     "🙂" * 5 + "日本" * 5 + "1" * 11 + "\n" * 7 + " " * 9 + "x",
 ]
 
-SPECIAL = ("<|start|>", "<|end|>")
+SPECIAL = ("<|first|>", "<|last|>")
 
 
 @functools.cache
@@ -117,12 +117,12 @@ def hugging_face(**parts) -> tuple[bytes, dict]:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(SPECIAL))
     backend.add_tokens(["<tool>"])
-    start = backend.token_to_id("<|start|>")
+    start = backend.token_to_id("<|first|>")
     backend.post_processor = processors.TemplateProcessing(
-        single="<|start|> $A", special_tokens=[("<|start|>", start)]
+        single="<|first|> $A", special_tokens=[("<|first|>", start)]
     )
     tree = json.loads(backend.to_str()) | parts
-    config = {"bos_token": "<|start|>", "eos_token": {"content": "<|end|>"}}
+    config = {"bos_token": "<|first|>", "eos_token": {"__type": "AddedToken", "content": "<|last|>"}}
     return json.dumps(tree).encode(), config
 
 

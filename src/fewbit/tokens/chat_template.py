@@ -76,7 +76,7 @@ class ChatTemplate:
         Raises:
             TemplateError: the template is malformed, refuses the conversation (its own words are
                 given), fails, reaches for what is not its own, or passes its bounds.
-            RequestError: the conversation is not plain JSON data.
+            RequestError: the conversation is empty or not plain JSON data.
         """
         data = _plain_variables(messages, tools, variables)
         bounds = limits or limits_for(_weight(data))
@@ -140,6 +140,8 @@ def _plain_variables(
     tools: Sequence[Mapping[str, Any]] | None,
     variables: Mapping[str, Any],
 ) -> dict[str, Any]:
+    if not messages:
+        raise RequestError("The conversation is empty; give at least one message.")
     listed = [_plain(message, f"messages[{i}]", 0) for i, message in enumerate(messages)]
     for index, message in enumerate(listed):
         if not isinstance(message, dict):
