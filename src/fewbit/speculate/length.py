@@ -114,9 +114,7 @@ class DraftLength:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         else:
             self._pause = _FIRST_PAUSE
-        if (length == 0) != (self._length == 0) or (length == self._longest) != (
-            self._length == self._longest
-        ):
+        if length != self._length:
             self.changes.append(LengthChange(token, length, _reason(chance, row_cost, length)))
         self._length = length
 
