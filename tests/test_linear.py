@@ -93,6 +93,23 @@ def test_activations_are_rounded_as_promised(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_codes_are_those_of_a_true_division(isa):
+    # Inputs around the middles between two codes, where x * (1 / scale) rounds otherwise: that is
+    # seen here, and must not be what the kernel does.
+    rng = np.random.default_rng(20)
+    scales = rng.uniform(0.001, 10, (4000, 1)).astype(np.float32)
+    x = (rng.integers(-127, 127, (4000, 32)) + 0.5).astype(np.float32) * scales
+    steps = rng.integers(-2, 3, x.shape)
+    x = (x.view(np.int32) + steps.astype(np.int32)).view(np.float32)
+    x[:, 0] = 127 * scales[:, 0]
+    codes, got, _, _ = _native.quantize_activations(x, isa)
+    q, expected = quantize(x)
+    assert same_bits(got, expected)
+    assert np.array_equal(codes, q[:, 0])
+    assert not np.array_equal(np.rint(x * (1 / expected)), q[:, 0])
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_never_hidden(isa, value):
     x = np.ones((3, 64), np.float32)

@@ -140,7 +140,8 @@ FEWBIT_INLINE __m512 finish_row(__m512 acc, const Dots& dots, const SignedTile<K
 
 // A whole block of 16 rows: the accumulators stay in registers.
 template <Scaling K>
-void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, const Span& span) {
+void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, const Span& span,
+                 bool ahead) {
   alignas(kVector) Dots buffers[kBuffers];
   __m512 acc[kRowBlock];
 #pragma GCC unroll 16
@@ -149,27 +150,36 @@ void block_of_16(const SignedTile<K>& tile, const TileOut<S>& to, RunInputs in, 
 #pragma GCC unroll 16
     for (int r = 0; r < kRowBlock; ++r) acc[r] = TileOut<S>::load(to, span.row + r);
   }
-  // Two runs at a time: tile and vector instructions disturb each other less in larger pieces.
+  const int64_t step = kGroup * in.stride;
   const int8_t* q = in.q;
-  for (int run = 0; run < span.runs + kDelay; run += 2) {
-    if (run < span.runs) multiply_run<0>(q, tile.codes[run][0], buffers[run % kBuffers]);
-    if (run + 1 < span.runs) {
-      multiply_run<1>(q + kGroup * in.stride, tile.codes[run + 1][0],
-                      buffers[(run + 1) % kBuffers]);
-    }
-    for (int line = 0; line < 2 * kRowBlock * kGroup; line += kVector) {
-      S::prefetch(q + kRunsAhead * kGroup * in.stride + line);
-    }
-    q += 2 * kGroup * in.stride;
-    for (int ready = run - kDelay; ready < run - kDelay + 2; ++ready) {
-      if (ready < 0 || ready >= span.runs) continue;
+  const auto add = [&](unsigned run) __attribute__((always_inline)) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRowBlock; ++r) {
-        acc[r] = finish_row<K>(acc[r], buffers[ready % kBuffers], tile, ready, in, r);
+    for (int r = 0; r < kRowBlock; ++r) {
+      acc[r] = finish_row<K>(acc[r], buffers[run % kBuffers], tile, run, in, r);
+    }
+    RunInputs::advance(in);
+  };
+  const unsigned runs = static_cast<unsigned>(span.runs);
+  const unsigned even = runs & ~1u;
+  for (unsigned run = 0; run < even; run += 2, q += 2 * step) {
+    multiply_run<0>(q, tile.codes[run][0], buffers[run % kBuffers]);
+    multiply_run<1>(q + step, tile.codes[run + 1][0], buffers[(run + 1) % kBuffers]);
+    if (ahead) {
+      for (int line = 0; line < 2 * kRowBlock * kGroup; line += kVector) {
+        S::prefetch(q + kRunsAhead * step + line);
       }
-      RunInputs::advance(in);
+    }
+    if (run) {
+      add(run - 2);
+      add(run - 1);
     }
   }
+  if (runs != even) multiply_run<0>(q, tile.codes[even][0], buffers[even % kBuffers]);
+  if (even) {
+    add(even - 2);
+    add(even - 1);
+  }
+  if (runs != even) add(even);
   if (span.last) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRowBlock; ++r) TileOut<S>::finish(to, span.row + r, acc[r]);
@@ -246,7 +256,7 @@ class TileMultiplier {
   void piece(const SignedTile<K>& unpacked, int64_t tile, const Span& span, int64_t run, int rows) {
     const auto to = TileOut<S>::at(w_, tile, bias_, out_, out_stride_);
     const RunInputs in = RunInputs::at(a_, span.row, run);
-    if (rows == kRowBlock) return block_of_16<K>(unpacked, to, in, span);
+    if (rows == kRowBlock) return block_of_16<K>(unpacked, to, in, span, tile % 2 == 0);
     if (rows != fewer_rows_) {
       fewer_rows_ = rows;
       configure(rows);

@@ -94,6 +94,7 @@ struct Avx2 {
   FEWBIT_INLINE Mask either(Mask a, Mask b) {
     return {_mm256_or_ps(a.lo, b.lo), _mm256_or_ps(a.hi, b.hi)};
   }
+  FEWBIT_INLINE bool any(Mask m) { return _mm256_movemask_ps(_mm256_or_ps(m.lo, m.hi)) != 0; }
   FEWBIT_INLINE F32 select(Mask m, F32 a, F32 b) {
     return {_mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi)};
   }
@@ -160,12 +161,8 @@ struct Avx2 {
     const __m128i b = _mm_loadu_si128(static_cast<const __m128i*>(p));
     return {_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_srli_si128(b, 8))};
   }
-  // The low bytes of 16 lanes, each in -128..127.
-  FEWBIT_INLINE void store_i8(int8_t* p, I32 a) {
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xd8);
-    const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(words, words), 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(bytes));
-  }
+  FEWBIT_INLINE U8 pack_i8(I32 a, I32 b, I32 c, I32 d) { return {pack_32(a, b), pack_32(c, d)}; }
+  FEWBIT_INLINE I32 add_quads(I32 a) { return {add_quads_256(a.lo), add_quads_256(a.hi)}; }
 
   FEWBIT_INLINE U8 load_u8(const void* p) {
     return {load_256(p), load_256(static_cast<const uint8_t*>(p) + 32)};
@@ -235,17 +232,30 @@ struct Avx2 {
     const __m128i d = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(d, _mm_shuffle_epi32(d, 0xb1)));
   }
-  FEWBIT_INLINE int32_t reduce_max(I32 a) {
-    const __m256i b = _mm256_max_epi32(a.lo, a.hi);
-    const __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    const __m128i d = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
-    return _mm_cvtsi128_si32(_mm_max_epi32(d, _mm_shuffle_epi32(d, 0xb1)));
+  FEWBIT_INLINE void reduce_max(I32 a, I32 b, int32_t& max_a, int32_t& max_b) {
+    max_a = reduce_max_256(_mm256_max_epi32(a.lo, a.hi));
+    max_b = reduce_max_256(_mm256_max_epi32(b.lo, b.hi));
   }
   FEWBIT_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
 
  private:
+  FEWBIT_INLINE __m256i pack_32(I32 a, I32 b) {
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
+    // Within each 128 bits: a quarter of a.lo, of a.hi, of b.lo, of b.hi.
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  FEWBIT_INLINE __m256i add_quads_256(__m256i a) {
+    const __m256i b = _mm256_add_epi32(a, _mm256_shuffle_epi32(a, 0x4e));
+    return _mm256_add_epi32(b, _mm256_shuffle_epi32(b, 0xb1));
+  }
+  FEWBIT_INLINE int32_t reduce_max_256(__m256i b) {
+    const __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    const __m128i d = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(d, _mm_shuffle_epi32(d, 0xb1)));
+  }
   FEWBIT_INLINE __m256i load_256(const void* p) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
   }

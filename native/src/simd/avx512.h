@@ -45,6 +45,7 @@ struct Avx512 {
   FEWBIT_INLINE Mask equal_i32(I32 a, I32 b) { return _mm512_cmpeq_epi32_mask(a, b); }
   FEWBIT_INLINE Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
   FEWBIT_INLINE Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
+  FEWBIT_INLINE bool any(Mask m) { return m != 0; }
   FEWBIT_INLINE F32 select(Mask m, F32 a, F32 b) { return _mm512_mask_blend_ps(m, b, a); }
   FEWBIT_INLINE I32 select(Mask m, I32 a, I32 b) { return _mm512_mask_blend_epi32(m, b, a); }
 
@@ -87,9 +88,15 @@ struct Avx512 {
   FEWBIT_INLINE I32 load_i8_i32(const void* p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }
-  // The low bytes of 16 lanes, each in -128..127.
-  FEWBIT_INLINE void store_i8(int8_t* p, I32 a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+  FEWBIT_INLINE U8 pack_i8(I32 a, I32 b, I32 c, I32 d) {
+    // Both packs work within 128 bits: dword 4 i + j of the result is quarter i of vector j.
+    const __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(order, bytes);
+  }
+  FEWBIT_INLINE I32 add_quads(I32 a) {
+    const __m512i b = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
+    return _mm512_add_epi32(b, _mm512_shuffle_epi32(b, _MM_PERM_CDAB));
   }
 
   FEWBIT_INLINE U8 load_u8(const void* p) { return _mm512_loadu_si512(p); }
@@ -129,7 +136,16 @@ struct Avx512 {
     return _mm_cvtss_f32(_mm_max_ss(d, _mm_shuffle_ps(d, d, 1)));
   }
   FEWBIT_INLINE int32_t reduce_add(I32 a) { return _mm512_reduce_add_epi32(a); }
-  FEWBIT_INLINE int32_t reduce_max(I32 a) { return _mm512_reduce_max_epi32(a); }
+  FEWBIT_INLINE void reduce_max(I32 a, I32 b, int32_t& max_a, int32_t& max_b) {
+    const __m512i low = _mm512_inserti64x4(a, _mm512_castsi512_si256(b), 1);
+    const __m512i high = _mm512_shuffle_i64x2(a, b, 0xee);
+    __m512i m = _mm512_max_epi32(low, high);
+    m = _mm512_max_epi32(m, _mm512_shuffle_i64x2(m, m, 0xb1));
+    m = _mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_BADC));
+    m = _mm512_max_epi32(m, _mm512_shuffle_epi32(m, _MM_PERM_CDAB));
+    max_a = _mm_cvtsi128_si32(_mm512_castsi512_si128(m));
+    max_b = _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(m, 2));
+  }
   FEWBIT_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }

@@ -102,6 +102,11 @@ struct Portable {
   FEWBIT_INLINE Mask either(const Mask& a, const Mask& b) {
     return each<Mask>([&](int i) { return a.v[i] || b.v[i]; });
   }
+  FEWBIT_INLINE bool any(const Mask& m) {
+    bool found = false;
+    for (int i = 0; i < kLanes; ++i) found = found || m.v[i];
+    return found;
+  }
   FEWBIT_INLINE F32 select(const Mask& m, const F32& a, const F32& b) {
     return each<F32>([&](int i) { return m.v[i] ? word(a.v[i]) : word(b.v[i]); });
   }
@@ -169,9 +174,15 @@ struct Portable {
   FEWBIT_INLINE I32 load_i8_i32(const void* p) {
     return each<I32>([&](int i) { return static_cast<const int8_t*>(p)[i]; });
   }
-  // The low bytes of 16 lanes, each in -128..127.
-  FEWBIT_INLINE void store_i8(int8_t* p, const I32& a) {
-    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+  FEWBIT_INLINE U8 pack_i8(const I32& a, const I32& b, const I32& c, const I32& d) {
+    const I32* parts[4] = {&a, &b, &c, &d};
+    return each_byte([&](int i) { return parts[i / kLanes]->v[i % kLanes]; });
+  }
+  FEWBIT_INLINE I32 add_quads(const I32& a) {
+    return each<I32>([&](int i) {
+      const int32_t* quad = a.v + i / 4 * 4;
+      return word(quad[0]) + word(quad[1]) + word(quad[2]) + word(quad[3]);
+    });
   }
 
   FEWBIT_INLINE U8 load_u8(const void* p) {
@@ -233,10 +244,13 @@ struct Portable {
     for (int i = 0; i < kLanes; ++i) sum += word(a.v[i]);
     return static_cast<int32_t>(sum);
   }
-  FEWBIT_INLINE int32_t reduce_max(const I32& a) {
-    int32_t largest = a.v[0];
-    for (int i = 1; i < kLanes; ++i) largest = a.v[i] > largest ? a.v[i] : largest;
-    return largest;
+  FEWBIT_INLINE void reduce_max(const I32& a, const I32& b, int32_t& max_a, int32_t& max_b) {
+    max_a = a.v[0];
+    max_b = b.v[0];
+    for (int i = 1; i < kLanes; ++i) {
+      max_a = a.v[i] > max_a ? a.v[i] : max_a;
+      max_b = b.v[i] > max_b ? b.v[i] : max_b;
+    }
   }
   FEWBIT_INLINE void prefetch(const void*) {}
 

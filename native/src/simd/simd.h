@@ -13,16 +13,19 @@
 //   min, max             a < b ? a : b, and a > b ? a : b: the second where one is a NaN
 //   neg, abs             of the sign bit alone
 //   less, less_equal, equal -> Mask (false with a NaN); less_i32, equal_i32
-//   both(m, n), either(m, n), select(m, a, b) = m ? a : b
+//   both(m, n), either(m, n), any(m), select(m, a, b) = m ? a : b
 //   round(F32) -> I32    half to even; INT32_MIN where it does not fit
 //   convert(I32) -> F32  rounded to nearest
 //   bits(F32) -> I32, from_bits(I32) -> F32
-//   add, sub, mul (I32, wrapping), max, reduce_add, reduce_max (I32), bit_and, bit_or
+//   add, sub, mul (I32, wrapping), max, reduce_add (I32), bit_and, bit_or
+//   add_quads            in every lane the sum of the four lanes of its quarter (I32)
+//   reduce_max(a, b, max_a, max_b) of I32, two at once
 //   shift_left<N>, shift_right<N> (arithmetic)
 //   madd16(a, b)         per lane the sum of the two products of signed 16-bit halves
 //   load_f16, load_bf16  16 halves -> F32, exact (a signalling NaN becomes quiet)
 //   store_f16            16 floats -> halves, to nearest even, subnormals and overflow included
-//   load_u8_i32, load_i8_i32   16 bytes -> I32; store_i8 the low bytes of 16 values in -128..127
+//   load_u8_i32, load_i8_i32   16 bytes -> I32
+//   pack_i8(a, b, c, d)  64 values in -128..127 -> bytes, a's first
 //   load_u8, store_u8, set1_u8, and_u8, or_u8, add_u8, sub_u8 (wrapping)
 //   srl<N>, sll<N>       of 16-bit words: bits cross between bytes, the caller masks
 //   and_or(a, m, b)      (a & m) | b, of bytes
