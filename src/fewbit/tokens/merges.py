@@ -7,7 +7,8 @@ and merges are ordered by the score of their result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 from fewbit.errors import BadFileError
 
@@ -19,18 +20,24 @@ def merges_from_scores(pieces: Mapping[str, float]) -> list[tuple[str, str]]:
     transformers' converter orders them. SentencePiece takes the leftmost pair there: the two
     differ only where two overlapping pairs would give the same piece by different splits.
     """
-    found: list[tuple[float, int, int, str, str]] = []
-    for piece, score in pieces.items():
-        for cut in range(1, len(piece)):
-            left = piece[:cut]
-            if left in pieces and piece[cut:] in pieces:
-                found.append((-score, -cut, cut - len(piece), left, piece[cut:]))
-    found.sort(key=_rank)
-    return [(left, right) for _, _, _, left, right in found]
+    ranked = sorted(pieces, key=pieces.__getitem__, reverse=True)
+    merges: list[tuple[str, str]] = []
+    for _, equals in itertools.groupby(ranked, key=pieces.__getitem__):
+        found = [pair for piece in equals for pair in _splits(piece, pieces)]
+        found.sort(key=_lengths, reverse=True)
+        merges += found
+    return merges
 
 
-def _rank(merge: tuple[float, int, int, str, str]) -> tuple[float, int, int]:
-    return merge[:3]
+def _splits(piece: str, pieces: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    for cut in range(len(piece) - 1, 0, -1):
+        left, right = piece[:cut], piece[cut:]
+        if right in pieces and left in pieces:
+            yield left, right
+
+
+def _lengths(merge: tuple[str, str]) -> tuple[int, int]:
+    return len(merge[0]), len(merge[1])
 
 
 def split_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
