@@ -28,8 +28,8 @@ MEASURING = EvaluationSettings(
 DOCUMENTS = letters(documents=12, characters=50)
 
 
-def settings(*recipes, screen_windows=12):
-    return CompressSettings(recipes=recipes, evaluation=MEASURING, screen_windows=screen_windows)
+def settings(*recipes):
+    return CompressSettings(recipes=recipes, evaluation=MEASURING)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,10 @@ def test_progress_names_recipe_and_stage(accepted):
 
 
 def test_a_hopeless_recipe_is_not_measured_on_all_windows(tmp_path, source):
-    few = replace(MEASURING, gate=Gate(minimum_documents=6, minimum_positions=100))
+    gate = Gate(minimum_documents=6, minimum_positions=100)
     chosen = CompressSettings(
-        recipes=("rtn-int2-g32", "rtn-int8-g32"), evaluation=few, screen_windows=6
+        recipes=("rtn-int2-g32", "rtn-int8-g32"),
+        evaluation=replace(MEASURING, gate=gate, screen_windows=6),
     )
     report = compress(source, tmp_path / "out", DOCUMENTS, chosen)
     bad, good = (attempt.evaluation for attempt in report.attempts)

@@ -1,6 +1,7 @@
 """Whole evaluations of tiny models on the reference executor."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,7 +131,16 @@ def test_a_quantized_source_is_named_as_such(small, documents):
     assert any("round their inputs to 8 bits" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("name", "value"), [("windows", 0), ("window_tokens", 7)])
+def test_an_early_look_changes_no_figure_of_a_candidate_that_passes_it(source, small, documents):
+    whole = evaluate(source, small, documents, SETTINGS)
+    looked = evaluate(source, small, documents, replace(SETTINGS, screen_windows=12))
+    assert looked.divergence == whole.divergence
+    assert (looked.gate, looked.text) == (whole.gate, whole.text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("windows", 0), ("screen_windows", 0), ("window_tokens", 7)]
+)
 def test_settings_out_of_range_are_refused(name, value):
     with pytest.raises(UsageError, match=f"{name} is {value}"):
         EvaluationSettings(**{name: value})

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -44,14 +44,13 @@ LADDER = (
 )
 """The recipes tried where none are named; each is a step of quality at a step of size."""
 
-SCREEN_LEVEL = 0.999
-"""Confidence of the look at few windows that spares a hopeless recipe the full measurement; higher
-than the gate's, so that the extra look hardly adds to the chance of a wrong rejection."""
-
 REPORT = "report.json"
 PAGE = "report.html"
 ATTEMPTS = "attempts"
 _CANDIDATE = "candidate"
+
+SCREEN_WINDOWS = 12
+"""A recipe that is already rejected on so many windows is not measured on more."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -62,9 +61,9 @@ class CompressSettings:
     """Which recipes are tried, and how each is measured."""
 
     recipes: tuple[str, ...] = LADDER
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    screen_windows: int = 12
-    """A recipe that is rejected on so many windows is not measured on more."""
+    evaluation: EvaluationSettings = field(
+        default_factory=lambda: EvaluationSettings(screen_windows=SCREEN_WINDOWS)
+    )
 
 
 def compress(
@@ -89,7 +88,7 @@ def compress(
     started = time.perf_counter()
     with open_model(source) as opened, _replacing_folder(out) as work:
         plans, untried = ladder(opened, chosen.recipes)
-        run = _Run(source, work, documents, chosen, progress)
+        run = _Run(source, work, documents, chosen.evaluation, progress)
         attempts = _attempts(plans, run)
         report = conclude(model_facts(opened), attempts, untried, time.perf_counter() - started)
         _write(report, work)
@@ -103,7 +102,7 @@ class _Run:
     source: Path
     work: Path
     documents: Documents
-    settings: CompressSettings
+    settings: EvaluationSettings
     progress: Progress
 
 
@@ -216,7 +215,14 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
         candidate,
         lambda _: run.progress(f"{name}: quantizing", next(done), len(planned.tensors)),
     )
-    evaluation = _named(_measured(candidate, name, run), name)
+    found = evaluate(
+        run.source,
+        candidate,
+        run.documents,
+        run.settings,
+        functools.partial(run.progress, f"{name}: measuring"),
+    )
+    evaluation = _named(found, name)
     evidence = f"{ATTEMPTS}/{name}.json"
     write_bytes(run.work / evidence, to_json(evaluation))
     return Attempt(
@@ -225,22 +231,6 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
         evaluation=evaluation,
         evidence=evidence,
     )
-
-
-def _measured(candidate: Path, name: str, run: _Run) -> Evaluation:
-    """Measure a candidate: a hopeless one on few windows, any other on all of them."""
-    full, few = run.settings.evaluation, run.settings.screen_windows
-    stages = [("measuring", full)]
-    if few < full.windows:
-        strict = msgspec.structs.replace(full.gate, level=SCREEN_LEVEL)
-        stages.insert(0, ("screening", replace(full, windows=few, gate=strict)))
-    for stage, settings in stages:
-        what = f"{name}: {stage}"
-        show = functools.partial(run.progress, what)
-        found = evaluate(run.source, candidate, run.documents, settings, show)
-        if found.verdict.outcome is Outcome.REJECT:
-            break
-    return found
 
 
 def _named(evaluation: Evaluation, recipe: str) -> Evaluation:

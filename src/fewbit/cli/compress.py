@@ -41,13 +41,15 @@ def compress(  # noqa: PLR0913
     from fewbit.calibrate.text import evaluation_text
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
-    from fewbit.compress import LADDER, PAGE, CompressSettings
+    from fewbit.compress import LADDER, PAGE, SCREEN_WINDOWS, CompressSettings
     from fewbit.compress import compress as run
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.records.base import to_json
     from fewbit.report.terminal import print_compress
 
-    measuring = EvaluationSettings(windows=windows, threads=threads, executor=executor)
+    measuring = EvaluationSettings(
+        windows=windows, screen_windows=SCREEN_WINDOWS, threads=threads, executor=executor
+    )
     settings = CompressSettings(recipes=recipe or LADDER, evaluation=measuring)
     source, documents = locate(model), evaluation_text(text)
     with progress_bar() as bar:

@@ -9,20 +9,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from fewbit.calibrate.text import Documents
 from fewbit.calibrate.windows import Window, cut_windows
 from fewbit.errors import UsageError
-from fewbit.evaluate.axes import summarize
+from fewbit.evaluate.axes import Axes, summarize
 from fewbit.evaluate.conditions import available_threads, conditions
 from fewbit.evaluate.gate import judge
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix
-from fewbit.evaluate.score import Pair, Scores, score
+from fewbit.evaluate.score import Pair, Scores, join, score
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
-from fewbit.records.evaluation import Evaluation, Gate, TensorError, TextFacts
+from fewbit.records.evaluation import Evaluation, Gate, Outcome, TensorError, TextFacts, Verdict
 from fewbit.records.model import ModelFacts
+
+SCREEN_LEVEL = 0.999
+"""Confidence of the early look that spares a hopeless candidate the full measurement; higher than
+the gate's, so that the extra look hardly adds to the chance of a wrong rejection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +40,9 @@ class EvaluationSettings:
     """Windows scored, at most; the first of every document before the second of any."""
     window_tokens: int = 512
     """Tokens of a full window, of which the second half is scored."""
+    screen_windows: int | None = None
+    """After so many windows a candidate that is rejected at `SCREEN_LEVEL` is measured no
+    further; None never stops early."""
     executor: str = "native"
     threads: int | None = None
     """None for every core."""
@@ -41,9 +50,9 @@ class EvaluationSettings:
     """An instruction set to force; None for the best."""
 
     def __post_init__(self) -> None:
-        for name, least in (("windows", 1), ("window_tokens", 8)):
+        for name, least in (("windows", 1), ("window_tokens", 8), ("screen_windows", 1)):
             value = getattr(self, name)
-            if value < least:
+            if value is not None and value < least:
                 raise UsageError(f"{name} is {value}; it must be at least {least}.")
         self.run_settings()
 
@@ -89,22 +98,15 @@ def _evaluate(
     identity = check_identity(source, candidate)
     windows = _windows(source, documents, settings)
     one, other = (runner_of(s.model, settings.run_settings()) for s in (source, candidate))
-    scores = score(
-        Pair(one, other),
-        documents,
-        windows,
-        threads=_threads(settings),
-        progress=_counted(progress, len(windows)),
-    )
-    axes = summarize(scores, documents, settings.gate.level)
-    text = _text_facts(source, documents, windows, scores, settings)
+    measured = _measure(_Measuring(source, one, other, documents, windows, settings), progress)
+    axes = measured.axes
     facts = model_facts(source.model)
     errors = tensor_errors(source.model, candidate.model)
     return Evaluation(
         source=facts,
         candidate=model_facts(candidate.model),
         identity=identity,
-        text=text,
+        text=measured.text,
         divergence=axes.divergence,
         reverse_divergence=axes.reverse_divergence,
         histogram=axes.histogram,
@@ -115,13 +117,65 @@ def _evaluate(
         source_kernels=one.kernels,
         candidate_kernels=other.kernels,
         conditions=conditions(other.kernels, _threads(settings), settings.executor),
-        gate=settings.gate,
-        verdict=judge(
-            settings.gate, text, axes.divergence.mean, axes.perplexity.ratio, other.kernels
-        ),
+        gate=measured.gate,
+        verdict=measured.verdict,
         notes=_notes(facts, one, errors),
         seconds=time.perf_counter() - started,
     )
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """What is run on what."""
+
+    subject: Subject
+    source: Runner
+    candidate: Runner
+    documents: Documents
+    windows: tuple[Window, ...]
+    settings: EvaluationSettings
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The figures of all windows scored, the gate they were judged by, and its verdict."""
+
+    axes: Axes
+    text: TextFacts
+    gate: Gate
+    verdict: Verdict
+
+
+def _measure(run: _Measuring, progress: Progress) -> _Measured:
+    """Score stage by stage; a rejection ends it."""
+    pair, advance = Pair(run.source, run.candidate), _counted(progress, len(run.windows))
+    parts: list[Scores] = []
+    done = 0
+    for until, gate in _stages(run.settings, len(run.windows)):
+        threads = _threads(run.settings)
+        windows = run.windows[done:until]
+        parts.append(score(pair, run.documents, windows, threads=threads, progress=advance))
+        done = until
+        found = _judged(run, gate, join(parts), run.windows[:done])
+        if found.verdict.outcome is Outcome.REJECT:
+            break
+    return found
+
+
+def _stages(settings: EvaluationSettings, windows: int) -> list[tuple[int, Gate]]:
+    """Return up to which window each stage goes, and what judges it."""
+    few, gate = settings.screen_windows, settings.gate
+    whole = (windows, gate)
+    if few is None or few >= windows:
+        return [whole]
+    return [(few, msgspec.structs.replace(gate, level=SCREEN_LEVEL)), whole]
+
+
+def _judged(run: _Measuring, gate: Gate, scores: Scores, windows: tuple[Window, ...]) -> _Measured:
+    axes = summarize(scores, run.documents, gate.level)
+    text = _text_facts(run, scores, windows)
+    ratio, kernels = axes.perplexity.ratio, run.candidate.kernels
+    return _Measured(axes, text, gate, judge(gate, text, axes.divergence.mean, ratio, kernels))
 
 
 @contextmanager
@@ -161,22 +215,16 @@ def _counted(progress: Progress, total: int) -> Callable[[], None]:
     return lambda: progress(next(done), total)
 
 
-def _text_facts(
-    source: Subject,
-    documents: Documents,
-    windows: tuple[Window, ...],
-    scores: Scores,
-    settings: EvaluationSettings,
-) -> TextFacts:
+def _text_facts(run: _Measuring, scores: Scores, windows: tuple[Window, ...]) -> TextFacts:
     return TextFacts(
-        name=documents.name,
-        sha256=documents.sha256,
+        name=run.documents.name,
+        sha256=run.documents.sha256,
         documents=len({window.document for window in windows}),
         windows=len(windows),
-        window_tokens=settings.window_tokens,
+        window_tokens=run.settings.window_tokens,
         tokens=sum(len(window.tokens) for window in windows),
         positions=len(scores.owners),
-        bos=describe_prefix(source.tokenizer),
+        bos=describe_prefix(run.subject.tokenizer),
     )
 
 

@@ -82,6 +82,12 @@ def score(
     return Scores(concatenate(parts), np.concatenate(owners))
 
 
+def join(parts: Sequence[Scores]) -> Scores:
+    """Return the positions of consecutive runs together; at least one."""
+    comparison = concatenate([part.comparison for part in parts])
+    return Scores(comparison, np.concatenate([part.owners for part in parts]))
+
+
 @dataclass(frozen=True)
 class _Workers:
     pool: ThreadPoolExecutor
