@@ -118,6 +118,17 @@ def test_a_prefix_in_the_store_serves_another_sequence(binding: Binding, alone: 
     assert same_bits(run_alone(executor, shared, 50), alone[4 * PAGE :])
 
 
+@pytest.mark.parametrize("window", [None, 300])
+def test_blocks_shared_by_threads_are_merged_in_their_order(window: int | None):
+    """Four blocks of keys: few rows' blocks are dealt to several threads, many rows' are not."""
+    config = replace(SMALL, windows=(window, None))
+    executor = NativeExecutor(bind_random(config, MIXED), pages=16, threads=3)
+    expected = run_alone(executor, track(900, range(16), seed=1), 900)
+    item = track(900, range(15, -1, -1), seed=1)
+    parts = [run_step(executor, [(item, count)])[0] for count in (870, 1, 2, 1, 3, 1, 20, 2)]
+    assert same_bits(np.concatenate(parts), expected)
+
+
 def test_wanted_rows_may_be_few_repeated_and_unordered(binding: Binding, alone: np.ndarray):
     executor = NativeExecutor(binding, pages=8, threads=2)
     item = track(LENGTH, PAGES, seed=1)

@@ -10,6 +10,8 @@ namespace {
 
 // Units a thread gets of one stage: enough to even out by stealing, few enough to be cheap.
 constexpr int64_t kUnitsPerThread = 6;
+// The same for the blocks of few rows' attention.
+constexpr int64_t kSplitUnitsPerThread = 4;
 // Elements below which a unit of elementwise work is not worth handing to another thread: about
 // half a microsecond.
 constexpr int64_t kSmallestUnit = 4096;
@@ -26,6 +28,8 @@ ChainCut cut_rows(const Chain& chain, int64_t rows, int threads) {
 
 // One key head with its query heads; as many rows as share the reading of keys and values.
 ChainCut cut_attention(const Chain& chain, int64_t rows, int threads) {
+  const int64_t splits = attention_splits(*chain.attention, rows, threads);
+  if (splits > 1) return {1, chain.granule, splits};
   const int64_t group = chain.attention->heads / chain.attention->kv_heads;
   const int64_t fair = rows * chain.attention->kv_heads / (threads * kUnitsPerThread);
   const int64_t fits = std::min(kMaxQueries / group, kUnitElements / chain.granule);
@@ -53,6 +57,12 @@ ChainCut cut_chain(const Chain& chain, int64_t rows, int64_t stage_cost, int thr
 
 }  // namespace
 
+int64_t attention_splits(const AttentionOp& attention, int64_t rows, int threads) {
+  const int64_t whole = rows * attention.kv_heads;
+  const int64_t wanted = kSplitUnitsPerThread * threads;
+  return threads == 1 || whole >= wanted ? 1 : ceil_div(wanted, whole);
+}
+
 std::vector<StageCut> cut_stages(const std::vector<Stage>& stages, int64_t rows, int threads) {
   std::vector<StageCut> cuts;
   cuts.reserve(stages.size());
@@ -63,7 +73,7 @@ std::vector<StageCut> cut_stages(const std::vector<Stage>& stages, int64_t rows,
     for (const Chain& chain : stage.chains) {
       const bool empty = chain.steps.empty() || rows == 0;
       cut.chains.push_back(empty ? ChainCut{} : cut_chain(chain, rows, cost, threads));
-      cut.units += cut.chains.back().row_units * cut.chains.back().column_units;
+      cut.units += cut.chains.back().units();
     }
     cuts.push_back(std::move(cut));
   }
@@ -73,16 +83,23 @@ std::vector<StageCut> cut_stages(const std::vector<Stage>& stages, int64_t rows,
 Region region_of(const Stage& stage, const StageCut& cut, int64_t rows, int64_t unit) {
   size_t i = 0;
   for (;; ++i) {
-    const int64_t units = cut.chains[i].row_units * cut.chains[i].column_units;
+    const int64_t units = cut.chains[i].units();
     if (unit < units) break;
     unit -= units;
   }
   const Chain& chain = stage.chains[i];
   const ChainCut& at = cut.chains[i];
+  const int64_t split = unit % at.splits;
+  unit /= at.splits;
   const int64_t row = unit % at.row_units * at.rows;
   const int64_t column = unit / at.row_units * at.columns;
-  return {&chain, row, std::min(row + at.rows, rows), column,
-          std::min(column + at.columns, chain.columns)};
+  return {&chain,
+          row,
+          std::min(row + at.rows, rows),
+          column,
+          std::min(column + at.columns, chain.columns),
+          split,
+          at.splits};
 }
 
 }  // namespace fewbit

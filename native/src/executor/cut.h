@@ -12,8 +12,11 @@ namespace fewbit {
 struct ChainCut {
   int64_t rows = 1;     // of a unit; the last may have fewer
   int64_t columns = 1;  // of a unit, a multiple of the chain's granule
+  int64_t splits = 1;   // attention only: units that share the blocks of a row
   int64_t row_units = 0;
   int64_t column_units = 0;
+
+  int64_t units() const { return row_units * column_units * splits; }
 };
 
 struct StageCut {
@@ -26,7 +29,11 @@ struct Region {
   const Chain* chain;
   int64_t row_begin, row_end;
   int64_t column_begin, column_end;
+  int64_t split, splits;
 };
+
+// Units that share one row's blocks where rows and key heads alone leave threads idle; 1 otherwise.
+int64_t attention_splits(const AttentionOp& attention, int64_t rows, int threads);
 
 std::vector<StageCut> cut_stages(const std::vector<Stage>& stages, int64_t rows, int threads);
 

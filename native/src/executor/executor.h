@@ -63,6 +63,7 @@ class Executor {
   Bytes workspace_;
   std::vector<Bytes> scratch_;       // by thread
   std::vector<Bytes> step_buffers_;  // by value: those that hold all rows of a step
+  Bytes partials_;                   // blocks of a row's attention that several units computed
   std::array<std::array<Cuts, 2>, 2> cuts_;
   std::array<int64_t, 2> step_rows_{};  // by domain, of the last step
   std::mutex turn_;

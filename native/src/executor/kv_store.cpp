@@ -6,20 +6,18 @@ namespace fewbit {
 
 KvStore::KvStore(const Program& program, int64_t pages) : pages_(pages), layers_(program.layers) {
   const size_t element = program.cache == CacheType::kF16 ? 2 : 4;
-  size_t total = 0;
   for (const Op& op : program.ops) {
     const auto* attention = std::get_if<AttentionOp>(&op.what);
     if (!attention) continue;
     const size_t head = attention->head_dim;
     const size_t padded = (head + kLanes - 1) / kLanes * kLanes;
     Layer& layer = layers_[attention->layer];
-    layer.offset = total;
+    layer.offset = page_stride_;
     layer.values_offset = kPage * head * element;
     layer.head_stride = layer.values_offset + kPage * padded * element;
-    layer.page_stride = layer.head_stride * attention->kv_heads;
-    total += layer.page_stride * pages;
+    page_stride_ += layer.head_stride * attention->kv_heads;
   }
-  bytes_ = Bytes(total);
+  bytes_ = Bytes(page_stride_ * pages);
 }
 
 }  // namespace fewbit

@@ -1,4 +1,5 @@
-// The bytes of keys and values: pages of 64 positions for every layer.
+// The bytes of keys and values: pages of 64 positions. A page holds those of all layers together,
+// so the store grows by whole huge pages as sequences do.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +22,20 @@ class KvStore {
   // next page `page_stride` bytes later. The layout inside is that of `Attend`.
   uint8_t* head(int layer, int64_t page, int64_t kv_head) const {
     const Layer& at = layers_[layer];
-    return bytes_.data() + at.offset + page * at.page_stride + kv_head * at.head_stride;
+    return bytes_.data() + page * page_stride_ + at.offset + kv_head * at.head_stride;
   }
-  size_t page_stride(int layer) const { return layers_[layer].page_stride; }
+  size_t page_stride() const { return page_stride_; }
   size_t values_offset(int layer) const { return layers_[layer].values_offset; }
 
  private:
   struct Layer {
     size_t offset = 0;
-    size_t page_stride = 0;
     size_t head_stride = 0;
     size_t values_offset = 0;
   };
 
   int64_t pages_;
+  size_t page_stride_ = 0;
   std::vector<Layer> layers_;
   Bytes bytes_;
 };

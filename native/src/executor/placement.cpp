@@ -53,7 +53,7 @@ class Placement {
       if (value.form != Form::kFloats || value.place == Place::kStep) continue;
       if (program_.buffers[i].tapped || static_cast<int>(i) == program_.logits) {
         value.place = Place::kStep;
-      } else if (!escapes_[i]) {
+      } else if (!escapes_[i] && value.first_stage == value.stage) {
         value.place = Place::kUnit;
       }
     }
@@ -78,7 +78,7 @@ class Placement {
   }
 
   size_t chunk_bytes(const Value& value) const {
-    if (value.form == Form::kStored || !value.made) return 0;
+    if (value.form == Form::kDependency || !value.made) return 0;
     if (value.form == Form::kActivations) {
       return aligned(activation_bytes(plan_.chunk_rows, value.width));
     }
@@ -95,8 +95,9 @@ class Placement {
         order.push_back(static_cast<int>(i));
       }
     }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return plan_.values[a].stage < plan_.values[b].stage; });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return plan_.values[a].first_stage < plan_.values[b].first_stage;
+    });
     const auto lower = [&](int a, int b) {
       return plan_.values[a].offset < plan_.values[b].offset;
     };
@@ -114,7 +115,7 @@ class Placement {
     size_t offset = 0;
     for (const int other : placed) {
       const Value& taken = plan_.values[other];
-      if (taken.last_stage < value.stage || value.last_stage < taken.stage) continue;
+      if (taken.last_stage < value.first_stage || value.last_stage < taken.first_stage) continue;
       if (offset + bytes <= taken.offset) break;
       offset = std::max(offset, taken.offset + chunk_bytes(taken));
     }

@@ -102,8 +102,8 @@ class Planner {
     const int64_t width = attention.heads * head;
     const int64_t key_width = attention.kv_heads * head;
     expect_width(op.out, width);
-    const int keys = new_value(Form::kStored, key_width);
-    const int values = new_value(Form::kStored, key_width);
+    const int keys = new_value(Form::kDependency, key_width);
+    const int values = new_value(Form::kDependency, key_width);
     append({keys, {attention.k}, {}, StoreKeysStep{attention.k, &attention}}, {key_width, head},
            Domain::kRows);
     append({values, {attention.v}, {}, StoreValuesStep{attention.v, &attention}}, {key_width, head},
@@ -112,6 +112,10 @@ class Planner {
            {width, width / attention.kv_heads}, Domain::kRows);
     const Value& out = plan_.values[op.out];
     plan_.body[out.stage].chains[out.chain].attention = &attention;
+    const int merged = new_value(Form::kDependency, width);
+    append({merged, {}, {op.out}, MergeStep{&attention, op.out}}, {width, head}, Domain::kRows);
+    plan_.values[op.out].stage = plan_.values[merged].stage;
+    plan_.values[op.out].chain = plan_.values[merged].chain;
   }
 
   void add(const Op& op, const GatedOp& gated) {
@@ -132,7 +136,7 @@ class Planner {
     Value& selected = plan_.values[op.out];
     selected.domain = Domain::kWanted;
     selected.place = Place::kStep;
-    selected.stage = selected.chain = -1;
+    selected.first_stage = selected.stage = selected.chain = -1;
   }
 
   void elementwise(const Step& step) {
@@ -221,7 +225,7 @@ class Planner {
     Value& value = plan_.values[step.out];
     value.made = true;
     value.domain = domain;
-    value.stage = static_cast<int>(stages.size()) - 1;
+    value.first_stage = value.stage = static_cast<int>(stages.size()) - 1;
     value.chain = chain;
   }
 

@@ -25,7 +25,8 @@ struct FloatLinearStep {
   const PackedMatrix* weight;
   const float* bias;
 };
-// An attention op in three: keys and values are written before any is read.
+// An attention op in four: keys and values are written before any is read; where one row's blocks
+// were dealt to several units, they are merged in their order.
 struct StoreKeysStep {
   int x;
   const AttentionOp* attention;
@@ -37,6 +38,10 @@ struct StoreValuesStep {
 struct AttendStep {
   const AttentionOp* attention;
 };
+struct MergeStep {
+  const AttentionOp* attention;
+  int mixed;  // the buffer that AttendStep writes where nothing is to be merged
+};
 
 struct Step {
   int out;                     // a value
@@ -44,7 +49,7 @@ struct Step {
   std::vector<int> whole;      // values read across columns, or across rows
   std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*, const GatedOp*,
                const AddOp*, const SelectRowsOp*, const SoftcapOp*, QuantizeStep, IntegerLinearStep,
-               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep>
+               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep, MergeStep>
       what;
 };
 
@@ -54,7 +59,7 @@ enum class Domain : uint8_t { kRows, kWanted };
 enum class Form : uint8_t {
   kFloats,       // a buffer of the Program
   kActivations,  // int8 codes, scales and sums of a buffer
-  kStored,       // keys or values of a layer in the KV store: a dependency without bytes
+  kDependency,   // no bytes of the plan's: keys or values in the store, a merge that is done
 };
 
 enum class Place : uint8_t {
@@ -70,7 +75,8 @@ struct Value {
   Place place = Place::kChunk;
   size_t offset = 0;  // kUnit: floats into the scratch; kChunk: bytes into the workspace
   bool made = false;
-  int stage = -1;  // where in its domain it is made; -1 where the other domain makes it
+  int first_stage = -1;  // where it starts to be written
+  int stage = -1;        // where it is complete; -1 where the other domain makes it
   int chain = -1;
   int last_stage = -1;
 };

@@ -31,6 +31,7 @@ StepRun::StepRun(Executor& executor, const StepInput& step)
   }
   sort_wanted();
   add_chunks(Domain::kRows, step.rows, executor.plan_.body.size());
+  reserve_partials();
   body_stages_ = static_cast<int64_t>(chunks_.size() * executor.plan_.body.size());
   const size_t body_chunks = chunks_.size();
   add_chunks(Domain::kWanted, step.wanted_count, executor.plan_.tail.size());
@@ -118,21 +119,6 @@ float* StepRun::attend_scratch(int thread) const {
          executor_.plan_.scratch_floats;
 }
 
-template <class F>
-void StepRun::for_rows(const Task& task, F f) const {
-  for (int64_t row = task.region.row_begin; row < task.region.row_end; ++row) f(row);
-}
-
-template <class F>
-void StepRun::for_heads(const Task& task, int64_t head_dim, F f) const {
-  for_rows(task, [&](int64_t row) {
-    for (int64_t column = task.region.column_begin; column < task.region.column_end;
-         column += head_dim) {
-      f(row, column);
-    }
-  });
-}
-
 void StepRun::run(const EmbedOp* op, const Task& task) {
   const View out = view(task.out, task);
   for_rows(task, [&](int64_t row) {
@@ -145,8 +131,7 @@ void StepRun::run(const EmbedOp* op, const Task& task) {
 void StepRun::run(const RopeTableOp* op, const Task& task) {
   const View out = view(task.out, task);
   for_rows(task, [&](int64_t row) {
-    const Span& span = step_.spans[span_of_[row]];
-    rope_table_row(span.position + row - span.start, op->frequencies.data(),
+    rope_table_row(position_of(row), op->frequencies.data(),
                    static_cast<int64_t>(op->frequencies.size()), op->factor, out.at(row, 0));
   });
 }
@@ -252,70 +237,9 @@ void StepRun::multiply(const PackedMatrix& weight, const Activations& x, const f
                              bias, origin, out.stride);
 }
 
-uint8_t* StepRun::page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const {
+int64_t StepRun::position_of(int64_t row) const {
   const Span& span = step_.spans[span_of_[row]];
-  const int64_t position = span.position + row - span.start;
-  return executor_.store_.head(attention.layer, span.pages[position / kPage], kv_head);
-}
-
-void StepRun::run(const StoreKeysStep& step, const Task& task) {
-  const View x = view(step.x, task);
-  const AttentionOp& attention = *step.attention;
-  for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
-    const Span& span = step_.spans[span_of_[row]];
-    const int64_t slot = (span.position + row - span.start) % kPage;
-    stored_.store_key(x.at(row, column), attention.head_dim, slot,
-                      page_of(attention, row, column / attention.head_dim));
-  });
-}
-
-void StepRun::run(const StoreValuesStep& step, const Task& task) {
-  const View x = view(step.x, task);
-  const AttentionOp& attention = *step.attention;
-  const size_t offset = executor_.store_.values_offset(attention.layer);
-  for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
-    const Span& span = step_.spans[span_of_[row]];
-    const int64_t slot = (span.position + row - span.start) % kPage;
-    stored_.store_value(x.at(row, column), attention.head_dim, slot,
-                        page_of(attention, row, column / attention.head_dim) + offset);
-  });
-}
-
-void StepRun::run(const AttendStep& step, const Task& task) {
-  const AttentionOp& attention = *step.attention;
-  const int64_t group = attention.heads / attention.kv_heads * attention.head_dim;
-  const Region& region = task.region;
-  for (int64_t column = region.column_begin; column < region.column_end; column += group) {
-    for (int64_t row = region.row_begin; row < region.row_end;) {
-      const Span& span = step_.spans[span_of_[row]];
-      const int64_t end = std::min(region.row_end, span.start + span.count);
-      attend_span(attention, task, column / group, row, end);
-      row = end;
-    }
-  }
-}
-
-// Rows of one span and the query heads of one key head, in pieces that fit the scratch.
-void StepRun::attend_span(const AttentionOp& attention, const Task& task, int64_t kv_head,
-                          int64_t row_begin, int64_t row_end) const {
-  const View q = view(attention.q, task);
-  const View out = view(task.out, task);
-  const Span& span = step_.spans[span_of_[row_begin]];
-  const int64_t group = attention.heads / attention.kv_heads;
-  const int64_t heads_at_once = std::min(group, kMaxQueries);
-  const int64_t rows_at_once = kMaxQueries / heads_at_once;
-  const KvStore& store = executor_.store_;
-  for (int64_t row = row_begin; row < row_end; row += rows_at_once) {
-    for (int64_t head = 0; head < group; head += heads_at_once) {
-      const int64_t column = (kv_head * group + head) * attention.head_dim;
-      stored_.attend({q.at(row, column), q.stride, out.at(row, column), out.stride,
-                      std::min(rows_at_once, row_end - row), std::min(heads_at_once, group - head),
-                      attention.head_dim, span.position + row - span.start, attention.scale,
-                      attention.softcap, attention.window, store.head(attention.layer, 0, kv_head),
-                      store.page_stride(attention.layer), store.values_offset(attention.layer),
-                      span.pages, attend_scratch(task.thread)});
-    }
-  }
+  return span.position + row - span.start;
 }
 
 }  // namespace fewbit

@@ -40,6 +40,12 @@ class StepRun final : public Stages {
     int32_t row, index;
   };
 
+  // The blocks of 256 keys that a row reads.
+  struct Blocks {
+    int64_t begin, end;
+    int64_t count() const { return end - begin; }
+  };
+
   void add_chunks(Domain domain, int64_t rows, size_t stages);
   void sort_wanted();
   const Chunk& chunk_of(int64_t stage, int64_t& local) const;
@@ -47,10 +53,20 @@ class StepRun final : public Stages {
   View view(int value, const Task& task) const;
   Activations activations(int value, const Task& task) const;
   float* attend_scratch(int thread) const;
+  // Calls f(row), or f(row, column) for every head of every row, over a task's region.
   template <class F>
-  void for_rows(const Task& task, F f) const;
+  static void for_rows(const Task& task, F f) {
+    for (int64_t row = task.region.row_begin; row < task.region.row_end; ++row) f(row);
+  }
   template <class F>
-  void for_heads(const Task& task, int64_t head_dim, F f) const;
+  static void for_heads(const Task& task, int64_t head_dim, F f) {
+    for_rows(task, [&](int64_t row) {
+      for (int64_t column = task.region.column_begin; column < task.region.column_end;
+           column += head_dim) {
+        f(row, column);
+      }
+    });
+  }
 
   void run(const EmbedOp* op, const Task& task);
   void run(const RopeTableOp* op, const Task& task);
@@ -66,12 +82,19 @@ class StepRun final : public Stages {
   void run(const StoreKeysStep& step, const Task& task);
   void run(const StoreValuesStep& step, const Task& task);
   void run(const AttendStep& step, const Task& task);
+  void run(const MergeStep& step, const Task& task);
 
   void multiply(const PackedMatrix& weight, const Activations& x, const float* bias,
                 const Task& task) const;
   uint8_t* page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const;
-  void attend_span(const AttentionOp& attention, const Task& task, int64_t kv_head,
-                   int64_t row_begin, int64_t row_end) const;
+  int64_t position_of(int64_t row) const;
+  Blocks blocks_of(const AttentionOp& attention, int64_t row) const;
+  float* partials_of(const AttentionOp& attention, const Task& task, int64_t row,
+                     int64_t head) const;
+  void reserve_partials();
+  void attend_rows(const AttentionOp& attention, const Task& task, int64_t kv_head,
+                   int64_t row_begin, int64_t row_end, const Blocks* share) const;
+  void attend_split(const AttentionOp& attention, const Task& task, int64_t kv_head) const;
 
   Executor& executor_;
   const StepInput& step_;
@@ -79,6 +102,7 @@ class StepRun final : public Stages {
   std::vector<int32_t> span_of_;  // by row
   std::vector<Wanted> wanted_;    // by row, then by index
   std::vector<Chunk> chunks_;     // of the body, then of the tail
+  int64_t most_blocks_ = 1;       // of any row
   int64_t body_stages_ = 0;       // times chunks
   int64_t tail_stages_ = 0;
 };

@@ -27,7 +27,7 @@ class Spin {
   int tries() const { return tries_; }
 
  private:
-  static constexpr int kPauses = 1 << 10;
+  static constexpr int kPauses = 1 << 7;  // some microseconds
   int tries_ = 0;
 };
 

@@ -9,124 +9,11 @@
 // their values are never read. Blocks without a key in range are skipped.
 #pragma once
 
+#include "ops/attention_tiles.h"
 #include "ops/elementwise.h"
 #include "ops/ops.h"
 
 namespace fewbit {
-
-// How the store holds a number.
-template <class S>
-struct StoredF16 {
-  using Element = uint16_t;
-  FEWBIT_INLINE typename S::F32 load(const Element* p) { return S::load_f16(p); }
-  FEWBIT_INLINE void store(Element* p, typename S::F32 x) { S::store_f16(p, x); }
-};
-
-template <class S>
-struct StoredF32 {
-  using Element = float;
-  FEWBIT_INLINE typename S::F32 load(const Element* p) { return S::load(p); }
-  FEWBIT_INLINE void store(Element* p, typename S::F32 x) { S::store(p, x); }
-};
-
-FEWBIT_INLINE int64_t padded(int64_t head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
-
-template <class S, class Stored>
-void store_key(const float* x, int64_t head_dim, int64_t slot, uint8_t* page) {
-  using Element = typename Stored::Element;
-  Element* lane =
-      reinterpret_cast<Element*>(page) + slot / kLanes * kLanes * head_dim + slot % kLanes;
-  Element run[kLanes];
-  const auto scatter = [&](int64_t d, int n) {
-    for (int i = 0; i < n; ++i) lane[(d + i) * kLanes] = run[i];
-  };
-  for_lanes(
-      head_dim,
-      [&](int64_t d) {
-        Stored::store(run, S::load(x + d));
-        scatter(d, kLanes);
-      },
-      [&](int64_t d, int n) {
-        Stored::store(run, S::load_n(x + d, n));
-        scatter(d, n);
-      });
-}
-
-template <class S, class Stored>
-void store_value(const float* x, int64_t head_dim, int64_t slot, uint8_t* page) {
-  using Element = typename Stored::Element;
-  Element* row = reinterpret_cast<Element*>(page) + slot * padded(head_dim);
-  for_lanes(
-      head_dim, [&](int64_t d) { Stored::store(row + d, S::load(x + d)); },
-      [&](int64_t d, int n) { Stored::store(row + d, S::load_n(x + d, n)); });
-}
-
-// Scores of Q queries against T tiles of 16 keys: out[i][t * 16 + lane] = q_i . key.
-template <class S, class Stored, int Q, int T>
-FEWBIT_INLINE void score_tiles(const float* const* q, const typename Stored::Element* keys,
-                               int64_t head_dim, float* out) {
-  typename S::F32 sum[Q][T];
-  for (int i = 0; i < Q; ++i) {
-    for (int t = 0; t < T; ++t) sum[i][t] = S::zero_f32();
-  }
-  for (int64_t d = 0; d < head_dim; ++d) {
-    typename S::F32 key[T];
-    for (int t = 0; t < T; ++t) key[t] = Stored::load(keys + (t * head_dim + d) * kLanes);
-    for (int i = 0; i < Q; ++i) {
-      const typename S::F32 element = S::set1(q[i][d]);
-      for (int t = 0; t < T; ++t) sum[i][t] = S::fma(element, key[t], sum[i][t]);
-    }
-  }
-  for (int i = 0; i < Q; ++i) {
-    for (int t = 0; t < T; ++t) S::store(out + i * kKeyBlock + t * kLanes, sum[i][t]);
-  }
-}
-
-template <class S, class Stored, int Q, int T>
-FEWBIT_INLINE void score_page(const float* const* q, const typename Stored::Element* keys,
-                              int64_t first, int64_t tiles, int64_t head_dim, float* out) {
-  int64_t t = first;
-  for (; t + T <= tiles; t += T) {
-    score_tiles<S, Stored, Q, T>(q, keys + t * kLanes * head_dim, head_dim, out + t * kLanes);
-  }
-  for (; t < tiles; ++t) {
-    score_tiles<S, Stored, Q, 1>(q, keys + t * kLanes * head_dim, head_dim, out + t * kLanes);
-  }
-}
-
-// out[i][d .. d + 16 D) += sum over keys [begin, end) of p_i[key] value[key][d ..], ascending.
-template <class S, class Stored, int Q, int D>
-FEWBIT_INLINE void weigh_columns(const float* p, const typename Stored::Element* values,
-                                 int64_t stride, int64_t begin, int64_t end, float* out) {
-  typename S::F32 sum[Q][D];
-  for (int i = 0; i < Q; ++i) {
-    for (int j = 0; j < D; ++j) sum[i][j] = S::load(out + i * stride + j * kLanes);
-  }
-  for (int64_t key = begin; key < end; ++key) {
-    typename S::F32 value[D];
-    for (int j = 0; j < D; ++j) value[j] = Stored::load(values + key * stride + j * kLanes);
-    for (int i = 0; i < Q; ++i) {
-      const typename S::F32 weight = S::set1(p[i * kKeyBlock + key]);
-      for (int j = 0; j < D; ++j) sum[i][j] = S::fma(weight, value[j], sum[i][j]);
-    }
-  }
-  for (int i = 0; i < Q; ++i) {
-    for (int j = 0; j < D; ++j) S::store(out + i * stride + j * kLanes, sum[i][j]);
-  }
-}
-
-template <class S, class Stored, int Q, int D>
-FEWBIT_INLINE void weigh(const float* p, const typename Stored::Element* values, int64_t stride,
-                         int64_t begin, int64_t end, float* out) {
-  if (begin >= end) return;
-  int64_t d = 0;
-  for (; d + D * kLanes <= stride; d += D * kLanes) {
-    weigh_columns<S, Stored, Q, D>(p, values + d, stride, begin, end, out + d);
-  }
-  for (; d < stride; d += kLanes) {
-    weigh_columns<S, Stored, Q, 1>(p, values + d, stride, begin, end, out + d);
-  }
-}
 
 // The keys [begin, end) of a block that a query may read, counted from the block's start.
 struct KeyRange {
@@ -135,6 +22,50 @@ struct KeyRange {
 
 FEWBIT_INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 FEWBIT_INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Merges a block into what was merged before it, in ascending order of blocks; `sum` is 0 before
+// the first (a merged sum is at least 1). This is the only form of the merge.
+template <class S>
+FEWBIT_INLINE void merge_block(float block_max, float block_sum, const float* block_out,
+                               int64_t width, float& maximum, float& sum, float* out) {
+  using F32 = typename S::F32;
+  if (sum == 0.0f) {
+    maximum = block_max;
+    sum = block_sum;
+    for (int64_t d = 0; d < width; d += kLanes) S::store(out + d, S::load(block_out + d));
+    return;
+  }
+  const float top = maximum > block_max ? maximum : block_max;
+  const F32 keep = exp<S>(S::set1(maximum - top));
+  const F32 take = exp<S>(S::set1(block_max - top));
+  alignas(64) float lanes[kLanes];
+  S::store(lanes, S::fma(S::set1(sum), keep, S::mul(S::set1(block_sum), take)));
+  sum = lanes[0];
+  maximum = top;
+  for (int64_t d = 0; d < width; d += kLanes) {
+    S::store(out + d, S::fma(S::load(out + d), keep, S::mul(S::load(block_out + d), take)));
+  }
+}
+
+template <class S>
+FEWBIT_INLINE void divide_by_sum(const float* out, float sum, int64_t head_dim, float* to) {
+  const typename S::F32 total = S::set1(sum);
+  map1<S>(out, head_dim, to, [&](typename S::F32 v) { return S::div(v, total); });
+}
+
+// Blocks that several units of work computed, as attend leaves them in `partials`.
+template <class S>
+void merge_partials(const float* partials, int64_t blocks, int64_t head_dim, float* scratch,
+                    float* to) {
+  const int64_t width = padded(head_dim);
+  float maximum = 0.0f;
+  float sum = 0.0f;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const float* record = partials + block * partial_floats(head_dim);
+    merge_block<S>(record[0], record[1], record + kLanes, width, maximum, sum, scratch);
+  }
+  divide_by_sum<S>(scratch, sum, head_dim, to);
+}
 
 // One call of attend. Shape::kQueries queries by Shape::kTiles registers fill the register file.
 template <class S, class Stored, class Shape>
@@ -171,15 +102,19 @@ struct Attention {
   }
 
   void run() {
-    const int64_t last = a.position + a.rows - 1;
-    for (int64_t start = lowest_key(0) / kKeyBlock * kKeyBlock; start <= last; start += kKeyBlock) {
+    for (int64_t block = a.block_begin; block < a.block_end; ++block) {
+      const int64_t start = block * kKeyBlock;
       set_ranges(start);
       score_block(start);
       for (int64_t i = 0; i < queries; ++i) soften(i);
       weigh_block(start);
-      for (int64_t i = 0; i < queries; ++i) merge(i);
+      for (int64_t i = 0; i < queries; ++i) a.partials ? record(i, block) : merge(i);
     }
-    for (int64_t i = 0; i < queries; ++i) finish(i);
+    if (a.partials) return;
+    for (int64_t i = 0; i < queries; ++i) {
+      float* to = a.out + i / a.heads * a.out_stride + i % a.heads * a.head_dim;
+      divide_by_sum<S>(out + i * width, sum[i], a.head_dim, to);
+    }
   }
 
   void set_ranges(int64_t start) {
@@ -206,6 +141,20 @@ struct Attention {
     return a.store + static_cast<size_t>(a.pages[start / kPage + page]) * a.page_stride;
   }
 
+  // What is read after a page's keys, and after its values: asked for while they are worked on.
+  bool is_stored(int64_t start, int64_t page) const {
+    return start + page * kPage < a.position + a.rows;
+  }
+  const uint8_t* after_keys(int64_t start, int64_t page) const {
+    const bool more = page + 1 < kKeyBlock / kPage && is_stored(start, page + 1);
+    return more ? page_at(start, page + 1) : page_at(start, 0) + a.values_offset;
+  }
+  const uint8_t* after_values(int64_t start, int64_t page) const {
+    if (!is_stored(start, page + 1)) return nullptr;
+    const bool more = page + 1 < kKeyBlock / kPage;
+    return page_at(start, page + 1) + (more ? a.values_offset : 0);
+  }
+
   // Many queries read a page many times: its conversion to float32 is then done once.
   bool worth_converting() const { return queries > 2 * Shape::kQueries; }
 
@@ -220,28 +169,28 @@ struct Attention {
         for (int64_t i = first * a.head_dim; i < tiles * a.head_dim; ++i) {
           S::store(key_page + i * kLanes, Stored::load(stored + i * kLanes));
         }
-        score_queries<StoredF32<S>>(key_page, first, tiles, page);
+        score_queries<StoredF32<S>>(key_page, first, tiles, page, nullptr);
       } else {
-        score_queries<Stored>(stored, first, tiles, page);
+        score_queries<Stored>(stored, first, tiles, page, after_keys(start, page));
       }
     }
   }
 
   template <class From>
-  void score_queries(const typename From::Element* keys, int64_t first, int64_t tiles,
-                     int64_t page) {
+  void score_queries(const typename From::Element* keys, int64_t first, int64_t tiles, int64_t page,
+                     const uint8_t* ahead) {
     for (int64_t i = 0; i < queries; i += Shape::kQueries) {
       score_some<From, Shape::kQueries>(at_most(queries - i, Shape::kQueries), i, keys, first,
-                                        tiles, page);
+                                        tiles, page, i == 0 ? ahead : nullptr);
     }
   }
 
   template <class From, int Q>
   void score_some(int64_t count, int64_t i, const typename From::Element* keys, int64_t first,
-                  int64_t tiles, int64_t page) {
+                  int64_t tiles, int64_t page, const uint8_t* ahead) {
     if constexpr (Q > 0) {
-      if (count < Q) return score_some<From, Q - 1>(count, i, keys, first, tiles, page);
-      score_page<S, From, Q, Shape::kTiles>(query + i, keys, first, tiles, a.head_dim,
+      if (count < Q) return score_some<From, Q - 1>(count, i, keys, first, tiles, page, ahead);
+      score_page<S, From, Q, Shape::kTiles>(query + i, keys, first, tiles, a.head_dim, ahead,
                                             scores + i * kKeyBlock + page * kPage);
     }
   }
@@ -291,25 +240,26 @@ struct Attention {
         for (int64_t i = keys.begin * width; i < keys.end * width; i += kLanes) {
           S::store(value_page + i, Stored::load(stored + i));
         }
-        weigh_queries<StoredF32<S>>(value_page, page);
+        weigh_queries<StoredF32<S>>(value_page, page, nullptr);
       } else {
-        weigh_queries<Stored>(stored, page);
+        weigh_queries<Stored>(stored, page, after_values(start, page));
       }
     }
   }
 
   template <class From>
-  void weigh_queries(const typename From::Element* values, int64_t page) {
+  void weigh_queries(const typename From::Element* values, int64_t page, const uint8_t* ahead) {
     for (int64_t i = 0; i < queries; i += Shape::kQueries) {
-      weigh_group<From>(values, page, i, at_most(queries - i, Shape::kQueries));
+      weigh_group<From>(values, page, i, at_most(queries - i, Shape::kQueries),
+                        i == 0 ? ahead : nullptr);
     }
   }
 
   // The keys that all queries of the group share are read once; the ragged edges query by query,
   // the lower before and the upper after, so every query's chain ascends.
   template <class From>
-  void weigh_group(const typename From::Element* values, int64_t page, int64_t first,
-                   int64_t count) {
+  void weigh_group(const typename From::Element* values, int64_t page, int64_t first, int64_t count,
+                   const uint8_t* ahead) {
     KeyRange own[Shape::kQueries];
     KeyRange shared{0, kPage};
     for (int64_t i = 0; i < count; ++i) {
@@ -327,7 +277,7 @@ struct Attention {
     for (int64_t i = 0; i < count; ++i) {
       weigh_one<From>(values, p, to, i, {own[i].begin, shared.begin});
     }
-    weigh_some<From, Shape::kQueries>(count, p, values, shared, to);
+    weigh_some<From, Shape::kQueries>(count, p, values, shared, ahead, to);
     for (int64_t i = 0; i < count; ++i) {
       weigh_one<From>(values, p, to, i, {shared.end, own[i].end});
     }
@@ -337,45 +287,32 @@ struct Attention {
   void weigh_one(const typename From::Element* values, const float* p, float* to, int64_t i,
                  const KeyRange& keys) {
     weigh<S, From, 1, Shape::kTiles>(p + i * kKeyBlock, values, width, keys.begin, keys.end,
-                                     to + i * width);
+                                     nullptr, to + i * width);
   }
 
   template <class From, int Q>
   void weigh_some(int64_t count, const float* p, const typename From::Element* values,
-                  const KeyRange& keys, float* to) {
+                  const KeyRange& keys, const uint8_t* ahead, float* to) {
     if constexpr (Q > 0) {
-      if (count < Q) return weigh_some<From, Q - 1>(count, p, values, keys, to);
-      weigh<S, From, Q, Shape::kTiles>(p, values, width, keys.begin, keys.end, to);
+      if (count < Q) return weigh_some<From, Q - 1>(count, p, values, keys, ahead, to);
+      weigh<S, From, Q, Shape::kTiles>(p, values, width, keys.begin, keys.end, ahead, to);
     }
   }
 
   void merge(int64_t i) {
     if (range[i].begin == range[i].end) return;
-    float* to = out + i * width;
-    const float* from = block_out + i * width;
-    if (sum[i] == 0.0f) {
-      maximum[i] = block_max[i];
-      sum[i] = block_sum[i];
-      for (int64_t d = 0; d < width; d += kLanes) S::store(to + d, S::load(from + d));
-      return;
-    }
-    const float top = maximum[i] > block_max[i] ? maximum[i] : block_max[i];
-    const F32 keep = exp<S>(S::set1(maximum[i] - top));
-    const F32 take = exp<S>(S::set1(block_max[i] - top));
-    const F32 total = S::fma(S::set1(sum[i]), keep, S::mul(S::set1(block_sum[i]), take));
-    alignas(64) float lanes[kLanes];
-    S::store(lanes, total);
-    sum[i] = lanes[0];
-    maximum[i] = top;
-    for (int64_t d = 0; d < width; d += kLanes) {
-      S::store(to + d, S::fma(S::load(to + d), keep, S::mul(S::load(from + d), take)));
-    }
+    merge_block<S>(block_max[i], block_sum[i], block_out + i * width, width, maximum[i], sum[i],
+                   out + i * width);
   }
 
-  void finish(int64_t i) {
-    float* to = a.out + i / a.heads * a.out_stride + i % a.heads * a.head_dim;
-    const F32 total = S::set1(sum[i]);
-    map1<S>(out + i * width, a.head_dim, to, [&](F32 v) { return S::div(v, total); });
+  void record(int64_t i, int64_t block) {
+    float* to = a.partials + i * a.partials_stride +
+                (block - first_block(a.position, a.window)) * partial_floats(a.head_dim);
+    to[0] = block_max[i];
+    to[1] = block_sum[i];
+    for (int64_t d = 0; d < width; d += kLanes) {
+      S::store(to + kLanes + d, S::load(block_out + i * width + d));
+    }
   }
 };
 

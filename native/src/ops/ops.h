@@ -31,10 +31,25 @@ struct Attend {
   size_t page_stride;    // bytes between pages
   size_t values_offset;  // bytes between a page's keys and its values
   const int32_t* pages;  // of the sequence
-  float* scratch;        // attend_scratch_floats(head_dim)
+  // Blocks of 256 keys to walk. All that the rows read, with the result in `out`; or some of them
+  // for a single row, each left in `partials`: head h at partials + h * partials_stride, in it
+  // block after block from the row's first.
+  int64_t block_begin, block_end;
+  float* partials;
+  int64_t partials_stride;
+  float* scratch;  // attend_scratch_floats(head_dim)
 };
 
 size_t attend_scratch_floats(int64_t head_dim);
+
+// The first block that a row at `position` reads, and the one after its last.
+inline int64_t first_block(int64_t position, int64_t window) {
+  return window > 0 && position >= window ? (position - window + 1) / kKeyBlock : 0;
+}
+inline int64_t end_block(int64_t position) { return position / kKeyBlock + 1; }
+
+// Floats of one head's block in `partials`: maximum and sum, then the weighted values.
+inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
 
 // One row's key and value of one key head, rounded to the store's type.
 using StoreRow = void (*)(const float* x, int64_t head_dim, int64_t slot, uint8_t* page);
@@ -55,6 +70,9 @@ struct OpKernels {
   void (*silu_gate)(const float* gate, const float* up, int64_t n, float* out);
   void (*gelu_gate)(const float* gate, const float* up, int64_t n, float* out);
   void (*softcap)(const float* x, float cap, int64_t n, float* out);
+  // One head's blocks, ascending, into its result; scratch of head_dim rounded up to 16.
+  void (*merge_partials)(const float* partials, int64_t blocks, int64_t head_dim, float* scratch,
+                         float* out);
   StoreKernels f16, f32;
 };
 

@@ -24,6 +24,7 @@ constexpr OpKernels make_op_kernels() {
       silu_gate<S>,
       gelu_gate<S>,
       softcap<S>,
+      merge_partials<S>,
       {store_key<S, StoredF16<S>>, store_value<S, StoredF16<S>>, attend<S, StoredF16<S>, Shape>},
       {store_key<S, StoredF32<S>>, store_value<S, StoredF32<S>>, attend<S, StoredF32<S>, Shape>},
   };
