@@ -82,5 +82,6 @@ def test_integer_weights_give_the_distribution_of_the_reference(name, kind, tmp_
     native = logits_of(path, "native", CacheType.F16)
     truth = logits_of(path, "reference", CacheType.F16)
     # Rounding activations to int8 moves the distribution by 3e-4 nats here; codes flipped between
-    # the executors are a share of those roundings (up to 9e-5 met). Rows in another order give 1e-1.
+    # the executors are a share of those roundings (at most 9e-5 met); rows in another order give
+    # 1e-1.
     assert divergence(truth, native) < 5e-4
