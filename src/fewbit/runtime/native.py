@@ -182,9 +182,16 @@ class _ProgramWriter:
             for name, width in program.widths.items()
         }
         self.taps = {tap: self._buffers[places[tap]] for tap in taps}
+        self._pack_largest_first()
         for op in program.ops:
             self._write(op, self._buffers[op.out])
         self.program.logits = self._buffers[program.logits]
+
+    def _pack_largest_first(self) -> None:
+        """Pack while little is packed yet what needs the most room for its stored bytes."""
+        kernels = self._binding.kernels
+        for slot in sorted(kernels, key=lambda slot: -kernels[slot].bytes):
+            self._matrix(slot)
 
     def _matrix(self, slot: Slot) -> PackedMatrix:
         if slot not in self._matrices:
