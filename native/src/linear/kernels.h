@@ -11,7 +11,8 @@
 
 namespace fewbit {
 
-// How far ahead of its use a weight is asked for. Measured flat from 4 to 16 KiB.
+// How far ahead of its use a weight is asked for. Flat from 4 to 16 KiB; without it, one row runs
+// as fast, but four cost 1.26 instead of 1.11 (q4_0, one thread of a Xeon with 28 GB/s a thread).
 inline constexpr int kPrefetchAhead = 8192;
 
 // --- codes -> bytes ------------------------------------------------------------------------------
