@@ -25,6 +25,10 @@ MINIMUM_CHARACTERS = 2600
 """Shorter topics and modules are left out of the default text: they would not fill a window of 512
 tokens at the four to five characters per token of prose."""
 
+MAXIMUM_CHARACTERS = 8000
+"""Of a longer topic or module the beginning is taken: three windows or so, and no more to compare
+with other documents than that."""
+
 PIECE_CHARACTERS = 2600
 """Blocks of a plain text file are joined until they have this many characters."""
 
@@ -157,13 +161,14 @@ def refuse_overlap(evaluation: Documents, calibration: Documents) -> None:
 def _topics() -> Iterator[Document]:
     from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte, wanted here only
 
-    return (document(f"pydoc:{name}", text) for name, text in topics.items())
+    return (document(f"pydoc:{name}", text[:MAXIMUM_CHARACTERS]) for name, text in topics.items())
 
 
 def _modules() -> Iterator[Document]:
     """Top-level modules only: tests and packages inside would drown them in look-alikes."""
     for path in Path(sysconfig.get_path("stdlib")).glob("*.py"):
-        yield document(f"lib:{path.name}", path.read_bytes().decode(errors="replace"))
+        text = path.read_bytes().decode(errors="replace")
+        yield document(f"lib:{path.name}", text[:MAXIMUM_CHARACTERS])
 
 
 def _halves() -> list[list[Document]]:
