@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+class PackedArena:
+    def __init__(self) -> None: ...
+
 class PackedMatrix:
     def __init__(
         self,
@@ -15,6 +18,7 @@ class PackedMatrix:
         group: int = 0,
         scales: NDArray[np.uint16] | None = None,
         zeros: NDArray[np.uint8] | None = None,
+        arena: PackedArena | None = None,
         threads: int = 1,
     ) -> None: ...
     def decode_row(self, row: int) -> NDArray[np.float32]: ...

@@ -113,7 +113,7 @@ void take_scales(StoredMatrix& m, const std::optional<Halves>& scales,
 
 void construct(OwnedMatrix* self, const std::string& source, int64_t columns, const Bytes& codes,
                int bits, int64_t group, const std::optional<Halves>& scales,
-               const std::optional<Zeros>& zeros, int threads) {
+               const std::optional<Zeros>& zeros, PackedArena* arena, int threads) {
   require(codes.shape(1) <= 1 || codes.stride(1) == 1, "the bytes of a row must be contiguous");
   StoredMatrix m{source_named(source), static_cast<int64_t>(codes.shape(0)), columns, codes.data(),
                  static_cast<size_t>(codes.stride(0))};
@@ -126,7 +126,8 @@ void construct(OwnedMatrix* self, const std::string& source, int64_t columns, co
           "rows of codes overlap");
   if (m.source == Source::kAffine) take_scales(m, scales, zeros);
   nb::gil_scoped_release release;
-  new (self) OwnedMatrix(repack(m, threads));
+  PackedArena own;
+  new (self) OwnedMatrix(repack(m, arena ? *arena : own, threads));
 }
 
 size_t packed_bytes_of(const std::string& source, int64_t rows, int64_t columns, int bits,
@@ -263,10 +264,12 @@ Isa isa_named(const std::string& wanted) {
 
 void bind_linear(nb::module_& module) {
   module.def("available_isas", &available_isas, "Instruction sets this CPU can run, best first.");
+  nb::class_<PackedArena>(module, "PackedArena", "Large blocks that packed matrices share.")
+      .def(nb::init<>());
   nb::class_<OwnedMatrix>(module, "PackedMatrix")
       .def("__init__", &construct, nb::arg("source"), nb::arg("columns"), nb::arg("codes"),
            nb::arg("bits") = 0, nb::arg("group") = 0, nb::arg("scales") = nb::none(),
-           nb::arg("zeros") = nb::none(), nb::arg("threads") = 1)
+           nb::arg("zeros") = nb::none(), nb::arg("arena") = nb::none(), nb::arg("threads") = 1)
       .def("decode_row", &decode, nb::arg("row"))
       .def_prop_ro("rows", [](const OwnedMatrix& m) { return m.matrix.rows; })
       .def_prop_ro("columns", [](const OwnedMatrix& m) { return m.matrix.columns; })

@@ -1,14 +1,8 @@
 #include "linear/repack.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,7 +15,6 @@ namespace fewbit {
 namespace {
 
 constexpr int64_t kSuper = 256;
-constexpr size_t kHugePage = size_t{2} << 20;
 
 // --- what a source becomes -----------------------------------------------------------------------
 
@@ -341,18 +334,6 @@ void check(const StoredMatrix& m, const Target& t, int64_t group) {
 
 }  // namespace
 
-PackedMemory::PackedMemory(size_t bytes) {
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kVector;
-  const size_t whole = (bytes + alignment - 1) / alignment * alignment;
-  data_.reset(static_cast<uint8_t*>(std::aligned_alloc(alignment, whole)));
-  if (!data_) throw std::bad_alloc();
-#if defined(__linux__)
-  if (alignment == kHugePage) madvise(data_.get(), whole, MADV_HUGEPAGE);
-#endif
-}
-
-void PackedMemory::Free::operator()(uint8_t* p) const { std::free(p); }
-
 size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
                     bool asymmetric) {
   const Target t = target_of(source, bits, asymmetric);
@@ -360,7 +341,7 @@ size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int6
   return tiles * tile_bytes(t.codes, t.scaling, columns, group_of(source, group));
 }
 
-OwnedMatrix repack(const StoredMatrix& stored, int threads) {
+OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads) {
   const Target t = target_of(stored.source, stored.bits, stored.zeros != nullptr);
   const int64_t group = group_of(stored.source, stored.group);
   check(stored, t, group);
@@ -368,14 +349,14 @@ OwnedMatrix repack(const StoredMatrix& stored, int threads) {
                       stored.rows, stored.columns,
                       group,       tile_bytes(t.codes, t.scaling, stored.columns, group),
                       nullptr};
-  OwnedMatrix owned{PackedMemory(static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes), matrix};
-  owned.matrix.data = owned.memory.data();
+  OwnedMatrix owned{arena.take(static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes), matrix};
+  owned.matrix.data = owned.memory.get();
 
   std::atomic<int64_t> next{0};
   const auto work = [&] {
     for (int64_t tile; (tile = next.fetch_add(1)) < matrix.tiles();) {
       pack_tile(stored, t, group, tile,
-                owned.memory.data() + static_cast<size_t>(tile) * matrix.tile_bytes);
+                owned.memory.get() + static_cast<size_t>(tile) * matrix.tile_bytes);
     }
   };
   std::vector<std::thread> others;

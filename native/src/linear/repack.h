@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "linear/arena.h"
 #include "linear/linear.h"
 
 namespace fewbit {
@@ -41,22 +42,8 @@ struct StoredMatrix {
   int64_t scale_stride = 0;
 };
 
-// Memory of a packed matrix: 64-byte aligned; from 2 MiB on aligned to that and offered to the
-// kernel for huge pages. Not initialized.
-class PackedMemory {
- public:
-  explicit PackedMemory(size_t bytes);
-  uint8_t* data() const { return data_.get(); }
-
- private:
-  struct Free {
-    void operator()(uint8_t* p) const;
-  };
-  std::unique_ptr<uint8_t, Free> data_;
-};
-
 struct OwnedMatrix {
-  PackedMemory memory;
+  std::shared_ptr<uint8_t> memory;
   PackedMatrix matrix;
 };
 
@@ -64,8 +51,9 @@ struct OwnedMatrix {
 size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
                     bool asymmetric);
 
-// Packs on `threads` threads. 2- and 3-bit codes become 4-bit ones and 7-bit codes 8-bit ones,
-// with the same values. Throws std::invalid_argument for a shape that cannot be packed.
-OwnedMatrix repack(const StoredMatrix& stored, int threads);
+// Packs into memory of `arena`, on `threads` threads. 2- and 3-bit codes become 4-bit ones and
+// 7-bit codes 8-bit ones, with the same values. Throws std::invalid_argument for a shape that
+// cannot be packed.
+OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads);
 
 }  // namespace fewbit

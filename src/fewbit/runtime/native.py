@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit import _native
-from fewbit._native import PackedMatrix, ThreadPool
+from fewbit._native import PackedArena, PackedMatrix, ThreadPool
 from fewbit.errors import FaultError, UsageError
 from fewbit.formats.registry import decode
 from fewbit.program import (
@@ -166,6 +166,7 @@ class _ProgramWriter:
         program = binding.program
         self._binding = binding
         self._threads = threads
+        self._arena = PackedArena()
         self._matrices: dict[Slot, PackedMatrix] = {}
         self.program = _native.Program(
             program.layers, program.vocabulary, program.context, program.cache_type.value
@@ -195,7 +196,7 @@ class _ProgramWriter:
 
     def _matrix(self, slot: Slot) -> PackedMatrix:
         if slot not in self._matrices:
-            self._matrices[slot] = pack(self._binding.tensors[slot], self._threads)
+            self._matrices[slot] = pack(self._binding.tensors[slot], self._threads, self._arena)
             self._binding.release(slot)
         return self._matrices[slot]
 

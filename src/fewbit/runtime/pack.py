@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fewbit._native import PackedMatrix, packed_bytes
+from fewbit._native import PackedArena, PackedMatrix, packed_bytes
 from fewbit.errors import KernelError
 from fewbit.formats.spec import BlockSpec, Granularity, QuantSpec, QuantTensor, ScaleType
 
@@ -87,19 +87,22 @@ def obstacle(tensor: QuantTensor) -> str | None:
     return _affine_obstacle(spec, columns)
 
 
-def pack(tensor: QuantTensor, threads: int = 1) -> PackedMatrix:
-    """Pack a tensor into tiles, in new memory; every weight keeps its exact value.
+def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None) -> PackedMatrix:
+    """Pack a tensor into tiles; every weight keeps its exact value.
 
     Args:
         tensor: [outputs, inputs], in a format for which `obstacle` is None.
         threads: how many threads work at it.
+        arena: where the tiles go, beside those of other matrices; None for memory of their own.
 
     Raises:
         KernelError: no kernel reads the format.
     """
     form = packed_form(tensor)
     if form.source != "affine":
-        return PackedMatrix(form.source, tensor.shape[1], tensor.codes, threads=threads)
+        return PackedMatrix(
+            form.source, tensor.shape[1], tensor.codes, arena=arena, threads=threads
+        )
     assert tensor.scales is not None
     scales = np.ascontiguousarray(tensor.scales, np.float16).view(np.uint16)
     zeros = None if tensor.zeros is None else np.ascontiguousarray(tensor.zeros)
@@ -111,6 +114,7 @@ def pack(tensor: QuantTensor, threads: int = 1) -> PackedMatrix:
         group=form.group,
         scales=scales,
         zeros=zeros,
+        arena=arena,
         threads=threads,
     )
 
