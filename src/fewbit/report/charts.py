@@ -130,7 +130,8 @@ def frontier_chart(report: CompressReport) -> Markup:
     ]
     y = _LogScale(min(*lows, margin, 1e-3) / 1.5, max(*highs, margin) * 1.5, floor, 16)
     most = max(report.source.bytes, *(a.evaluation.candidate.bytes for a in attempts))
-    x = _Scale(0, most * 1.04, left, WIDTH - 12)
+    least = 0.9 * min(a.evaluation.candidate.bytes for a in attempts)
+    x = _Scale(least, most + 0.04 * (most - least), left, WIDTH - 12)
     parts = [
         _line(left, floor, WIDTH - 12, floor, "axis"),
         _line(left, y(margin), WIDTH - 12, y(margin), "margin"),
@@ -143,9 +144,10 @@ def frontier_chart(report: CompressReport) -> Markup:
     for tick in y.decades():
         parts.append(_text(left - 8, y(tick) + 4, f"{tick:g}", "end"))
     for i in range(5):
-        parts.append(_text(x(most * i / 4), floor + 17, size(int(most * i / 4)), "middle"))
-    for attempt in attempts:
-        parts += _attempt_mark(attempt, x, y)
+        tick = least + (most - least) * i / 4
+        parts.append(_text(x(tick), floor + 17, size(int(tick)), "middle"))
+    for place, attempt in enumerate(attempts, 1):
+        parts += _attempt_mark(place, attempt, x, y)
     return _svg(height, "Attempts: size against divergence", parts)
 
 
@@ -184,16 +186,17 @@ class _LogScale:
         return [10.0**power for power in range(first, last + 1)]
 
 
-def _attempt_mark(attempt: Attempt, x: _Scale, y: _LogScale) -> list[Markup]:
+def _attempt_mark(place: int, attempt: Attempt, x: _Scale, y: _LogScale) -> list[Markup]:
+    """Draw one attempt as its number in the table: names would cover each other."""
     evaluation = attempt.evaluation
-    mean, place = evaluation.divergence.mean, x(evaluation.candidate.bytes)
+    mean, across = evaluation.divergence.mean, x(evaluation.candidate.bytes)
     kind = f"mark-{evaluation.verdict.outcome.value.lower()}"
     hint = f"{attempt.recipe}: {evaluation.verdict.outcome.value}, {number(mean.value)} nats"
-    parts = [_circle(place, y(mean.value), 6, kind, hint)]
+    parts = []
     if mean.low is not None and mean.high is not None:
-        parts.insert(0, _line(place, y(mean.low), place, y(mean.high), "whisker"))
-    side, gap = ("end", -10) if place > WIDTH * 0.7 else ("start", 10)
-    parts.append(_text(place + gap, y(mean.value) + 4, attempt.recipe, side, "strong"))
+        parts.append(_line(across, y(mean.low), across, y(mean.high), "whisker"))
+    parts.append(_circle(across, y(mean.value), 9, kind, hint))
+    parts.append(_text(across, y(mean.value) + 4, str(place), "middle", "dot"))
     return parts
 
 
