@@ -122,7 +122,10 @@ def hugging_face(**parts) -> tuple[bytes, dict]:
         single="<|first|> $A", special_tokens=[("<|first|>", start)]
     )
     tree = json.loads(backend.to_str()) | parts
-    config = {"bos_token": "<|first|>", "eos_token": {"__type": "AddedToken", "content": "<|last|>"}}
+    config = {
+        "bos_token": "<|first|>",
+        "eos_token": {"__type": "AddedToken", "content": "<|last|>"},
+    }
     return json.dumps(tree).encode(), config
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.output import JsonOption
+
 
 def compress(  # noqa: PLR0913
     model: Annotated[str, Parameter(name="MODEL")],
@@ -18,7 +20,7 @@ def compress(  # noqa: PLR0913
     windows: int = 40,
     threads: int | None = None,
     executor: str = "native",
-    json: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+    json: JsonOption = None,
 ) -> int:
     """Try recipes from small to large until one is accepted; keep the evidence.
 
@@ -35,16 +37,13 @@ def compress(  # noqa: PLR0913
         executor: native, or reference (slow, the truth in tests).
         json: Write the report to this file too; - prints it on stdout instead of the table.
     """
-    from rich.console import Console
-
-    from fewbit.atomic import write_bytes
     from fewbit.calibrate.text import evaluation_text
+    from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
     from fewbit.compress import LADDER, PAGE, SCREEN_WINDOWS, CompressSettings
     from fewbit.compress import compress as run
     from fewbit.evaluate.evaluation import EvaluationSettings
-    from fewbit.records.base import to_json
     from fewbit.report.terminal import print_compress
 
     measuring = EvaluationSettings(
@@ -63,11 +62,7 @@ def compress(  # noqa: PLR0913
                 task, description=what, completed=done, total=total
             ),
         )
-    if json == Path("-"):
-        print(to_json(report).decode(), end="")
-        return report.outcome.exit_code
-    if json is not None:
-        write_bytes(json, to_json(report))
-    print_compress(report, Console(highlight=False))
-    print(out / PAGE)
+    deliver(report, json, print_compress)
+    if json != STDOUT:
+        print(out / PAGE)
     return report.outcome.exit_code

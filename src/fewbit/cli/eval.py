@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.output import JsonOption
+
 
 def eval(  # noqa: PLR0913
     candidate: Annotated[str, Parameter(name="CANDIDATE")],
@@ -19,7 +21,7 @@ def eval(  # noqa: PLR0913
     executor: str = "native",
     isa: str | None = None,
     html: Path | None = None,
-    json: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+    json: JsonOption = None,
 ) -> int:
     """Measure a model against its exact source and give a verdict.
 
@@ -38,14 +40,12 @@ def eval(  # noqa: PLR0913
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
-    from rich.console import Console
-
     from fewbit.atomic import write_bytes
     from fewbit.calibrate.text import evaluation_text
+    from fewbit.cli.output import deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
     from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
-    from fewbit.records.base import to_json
     from fewbit.report.html import evaluation_page
     from fewbit.report.terminal import print_evaluation
 
@@ -63,10 +63,5 @@ def eval(  # noqa: PLR0913
         )
     if html is not None:
         write_bytes(html, evaluation_page(found).encode())
-    if json == Path("-"):
-        print(to_json(found).decode(), end="")
-        return found.verdict.outcome.exit_code
-    if json is not None:
-        write_bytes(json, to_json(found))
-    print_evaluation(found, Console(highlight=False))
+    deliver(found, json, print_evaluation)
     return found.verdict.outcome.exit_code

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fewbit.cli.options import RUN, SAMPLING, RunOptions, SamplingOptions
+from fewbit.cli.output import JsonOption
 from fewbit.cli.prompt import PROMPT, PromptOptions
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def generate(
     prompt: PromptOptions = PROMPT,
     sampling: SamplingOptions = SAMPLING,
     run: RunOptions = RUN,
-    json: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+    json: JsonOption = None,
 ) -> int:
     """Generate text, with exact speculation where a draft is given.
 
@@ -40,6 +40,7 @@ def generate(
         json: Write text, tokens and record to this file; - prints them on stdout instead of the
             text.
     """
+    from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.pull import locate
     from fewbit.cli.streaming import stream, write_out
     from fewbit.engine.engine import Engine
@@ -53,14 +54,14 @@ def generate(
     _note(prompt.choice(loaded))
     request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
     engine = Engine(loaded.served, speculation)
-    shown = json != Path("-")
+    shown = json != STDOUT
     streamed = stream(engine, request, write_out if shown else lambda _: None)
     if shown and not streamed.text.endswith("\n"):
         write_out("\n")
     for line in describe_generation(streamed.record):
         _note(line)
     if json is not None:
-        _emit(json, _report(loaded, run, prompt, text, streamed))
+        deliver(_report(loaded, run, prompt, text, streamed), json, _drawn_already)
     return EXIT_INTERRUPTED if streamed.record.finish is FinishReason.CANCELLED else 0
 
 
@@ -86,12 +87,5 @@ def _report(
     )
 
 
-def _emit(target: Path, report: GenerationReport) -> None:
-    from fewbit.atomic import write_bytes
-    from fewbit.cli.streaming import write_out
-    from fewbit.records.base import to_json
-
-    if target == Path("-"):
-        write_out(to_json(report).decode())
-    else:
-        write_bytes(target, to_json(report))
+def _drawn_already(*_: object) -> None:
+    """Draw nothing: the text was streamed as it came."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from fewbit.cli.output import JsonOption
 
 
 def inspect(
     model: Annotated[str, Parameter(name="MODEL")],
     /,
     *,
-    json: Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)] = None,
+    json: JsonOption = None,
 ) -> int:
     """Show a model's architecture, formats, bits per weight, tokenizer and hazards.
 
@@ -22,22 +23,14 @@ def inspect(
         model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
-    from rich.console import Console
-
-    from fewbit.atomic import write_bytes
+    from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
     from fewbit.model.facts import inspect_model
     from fewbit.model.runner import RunSettings, planned_kernels
     from fewbit.model.weights import open_model
-    from fewbit.records.base import to_json
     from fewbit.report.inspection import print_inspection
 
     with open_model(locate(model)) as source:
         inspection = inspect_model(source, lambda: planned_kernels(source, RunSettings()))
-    if json == Path("-"):
-        print(to_json(inspection).decode(), end="")
-        return 0
-    if json is not None:
-        write_bytes(json, to_json(inspection))
-    print_inspection(inspection, Console(highlight=False))
+    deliver(inspection, json, print_inspection)
     return 0
