@@ -150,7 +150,7 @@ struct Attention {
     return more ? page_at(start, page + 1) : page_at(start, 0) + a.values_offset;
   }
   const uint8_t* after_values(int64_t start, int64_t page) const {
-    if (!is_stored(start, page + 1)) return nullptr;
+    if (!is_stored(start, page + 1)) return page_at(start, page);
     const bool more = page + 1 < kKeyBlock / kPage;
     return page_at(start, page + 1) + (more ? a.values_offset : 0);
   }
@@ -169,7 +169,7 @@ struct Attention {
         for (int64_t i = first * a.head_dim; i < tiles * a.head_dim; ++i) {
           S::store(key_page + i * kLanes, Stored::load(stored + i * kLanes));
         }
-        score_queries<StoredF32<S>>(key_page, first, tiles, page, nullptr);
+        score_queries<ConvertedPage<S>>(key_page, first, tiles, page, nullptr);
       } else {
         score_queries<Stored>(stored, first, tiles, page, after_keys(start, page));
       }
@@ -181,7 +181,7 @@ struct Attention {
                      const uint8_t* ahead) {
     for (int64_t i = 0; i < queries; i += Shape::kQueries) {
       score_some<From, Shape::kQueries>(at_most(queries - i, Shape::kQueries), i, keys, first,
-                                        tiles, page, i == 0 ? ahead : nullptr);
+                                        tiles, page, ahead);
     }
   }
 
@@ -240,7 +240,7 @@ struct Attention {
         for (int64_t i = keys.begin * width; i < keys.end * width; i += kLanes) {
           S::store(value_page + i, Stored::load(stored + i));
         }
-        weigh_queries<StoredF32<S>>(value_page, page, nullptr);
+        weigh_queries<ConvertedPage<S>>(value_page, page, nullptr);
       } else {
         weigh_queries<Stored>(stored, page, after_values(start, page));
       }
@@ -250,8 +250,7 @@ struct Attention {
   template <class From>
   void weigh_queries(const typename From::Element* values, int64_t page, const uint8_t* ahead) {
     for (int64_t i = 0; i < queries; i += Shape::kQueries) {
-      weigh_group<From>(values, page, i, at_most(queries - i, Shape::kQueries),
-                        i == 0 ? ahead : nullptr);
+      weigh_group<From>(values, page, i, at_most(queries - i, Shape::kQueries), ahead);
     }
   }
 
@@ -287,7 +286,7 @@ struct Attention {
   void weigh_one(const typename From::Element* values, const float* p, float* to, int64_t i,
                  const KeyRange& keys) {
     weigh<S, From, 1, Shape::kTiles>(p + i * kKeyBlock, values, width, keys.begin, keys.end,
-                                     nullptr, to + i * width);
+                                     reinterpret_cast<const uint8_t*>(values), to + i * width);
   }
 
   template <class From, int Q>

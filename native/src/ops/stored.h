@@ -7,10 +7,11 @@
 
 namespace fewbit {
 
-// How the store holds a number.
+// How the store holds a number. What comes from memory is asked for ahead.
 template <class S>
 struct StoredF16 {
   using Element = uint16_t;
+  static constexpr bool kFromMemory = true;
   FEWBIT_INLINE typename S::F32 load(const Element* p) { return S::load_f16(p); }
   FEWBIT_INLINE void store(Element* p, typename S::F32 x) { S::store_f16(p, x); }
 };
@@ -18,11 +19,20 @@ struct StoredF16 {
 template <class S>
 struct StoredF32 {
   using Element = float;
+  static constexpr bool kFromMemory = true;
   FEWBIT_INLINE typename S::F32 load(const Element* p) { return S::load(p); }
   FEWBIT_INLINE void store(Element* p, typename S::F32 x) { S::store(p, x); }
 };
 
 FEWBIT_INLINE int64_t padded(int64_t head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
+
+// A page that was converted to float32 and lies in the nearest cache.
+template <class S>
+struct ConvertedPage {
+  using Element = float;
+  static constexpr bool kFromMemory = false;
+  FEWBIT_INLINE typename S::F32 load(const Element* p) { return S::load(p); }
+};
 
 template <class S, class Stored>
 void store_key(const float* x, int64_t head_dim, int64_t slot, uint8_t* page) {
