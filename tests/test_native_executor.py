@@ -326,6 +326,9 @@ REFUSED = {
     "span 0 ends at position 66 but has 1 pages; it needs 2": {"spans": (Span(0, 5, 62, PAGE_0),)},
     "page 6 of span 0 is outside the store": {"spans": (Span(0, 5, 0, PAGE_0 + 6),)},
     "page -1 of span 0": {"spans": (Span(0, 5, 0, PAGE_0 - 1),)},
+    "start, count and position of span 0 must be integers of 64 bits": {
+        "spans": (Span(0, 5, 2**70, PAGE_0),)
+    },
     "pages of span 0 is int64": {"spans": (Span(0, 5, 0, np.zeros(1, np.int64)),)},
 }
 
@@ -342,6 +345,7 @@ def test_a_bad_step_is_refused_by_name(small: NativeExecutor, message: str):
     [
         ({"pages": 0, "threads": 1}, "pages is 0"),
         ({"pages": 1, "threads": 0}, "threads is 0"),
+        ({"pages": 2**60, "threads": 1}, "no memory for a KV store of 1152921504606846976 pages"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict, message: str):

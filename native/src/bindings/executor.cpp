@@ -125,13 +125,18 @@ void read_step(StepInput& step, std::vector<Ints>& held, const Ints& tokens, con
   step.wanted_count = static_cast<int64_t>(wanted.size());
   step.spans.reserve(spans.size());
   held.reserve(spans.size());
-  for (const nb::handle span : spans) {
-    const auto fields = nb::cast<nb::tuple>(span);
+  for (const nb::handle item : spans) {
+    const auto fields = nb::cast<nb::tuple>(item);
     held.push_back(nb::cast<Ints>(fields[3]));
-    const Ints& pages = held.back();
-    step.spans.push_back({nb::cast<int64_t>(fields[0]), nb::cast<int64_t>(fields[1]),
-                          nb::cast<int64_t>(fields[2]), pages.data(),
-                          static_cast<int64_t>(pages.size())});
+    Span span{0, 0, 0, held.back().data(), static_cast<int64_t>(held.back().size())};
+    const bool fit = nb::try_cast(fields[0], span.start) && nb::try_cast(fields[1], span.count) &&
+                     nb::try_cast(fields[2], span.position);
+    if (!fit) {
+      throw std::invalid_argument("start, count and position of span " +
+                                  std::to_string(step.spans.size()) +
+                                  " must be integers of 64 bits.");
+    }
+    step.spans.push_back(span);
   }
 }
 

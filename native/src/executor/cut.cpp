@@ -18,41 +18,46 @@ constexpr int64_t kSmallestUnit = 4096;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+int64_t granules(const Chain& chain) { return ceil_div(chain.columns, chain.granule); }
+
+ChainCut cut(int64_t all_rows, int64_t rows, int64_t column_units, int64_t splits = 1) {
+  return {rows, ceil_div(all_rows, rows), column_units, splits};
+}
+
 // Rows first, since only whole rows can be normed; columns stay whole.
 ChainCut cut_rows(const Chain& chain, int64_t rows, int threads) {
   const int64_t fair = ceil_div(rows, threads * kUnitsPerThread);
   const int64_t most = std::max<int64_t>(1, kUnitElements / chain.columns);
   const int64_t least = std::max<int64_t>(1, kSmallestUnit / chain.columns);
-  return {std::min(most, std::max(fair, least)), chain.columns};
+  return cut(rows, std::min(most, std::max(fair, least)), 1);
 }
 
 // One key head with its query heads; as many rows as share the reading of keys and values.
 ChainCut cut_attention(const Chain& chain, int64_t rows, int threads) {
   const int64_t splits = attention_splits(*chain.attention, rows, threads);
-  if (splits > 1) return {1, chain.granule, splits};
+  if (splits > 1) return cut(rows, 1, granules(chain), splits);
   const int64_t group = chain.attention->heads / chain.attention->kv_heads;
   const int64_t fair = rows * chain.attention->kv_heads / (threads * kUnitsPerThread);
   const int64_t fits = std::min(kMaxQueries / group, kUnitElements / chain.granule);
-  return {std::clamp<int64_t>(fair, 1, std::max<int64_t>(1, fits)), chain.granule};
+  return cut(rows, std::clamp<int64_t>(fair, 1, std::max<int64_t>(1, fits)), granules(chain));
 }
 
-// All rows, so that weights are read once; outputs by their share of the stage's work.
+// All rows, so that weights are read once; outputs by their share of the stage's work, in a
+// multiple of the threads.
 ChainCut cut_outputs(const Chain& chain, int64_t rows, int64_t stage_cost, int threads) {
-  const int64_t fair = stage_cost / (threads * kUnitsPerThread * chain.inputs);
-  const int64_t most = kUnitElements / (rows * chain.granule) * chain.granule;
-  const int64_t columns = std::min(fair / chain.granule * chain.granule, most);
-  ChainCut cut{rows, std::max(columns, chain.granule)};
-  cut.rows = std::clamp<int64_t>(kUnitElements / cut.columns, 1, rows);
-  return cut;
+  const int64_t all = granules(chain);
+  const int64_t most = std::max<int64_t>(1, kUnitElements / (rows * chain.granule));
+  const int64_t share = chain.columns * chain.inputs * kUnitsPerThread / stage_cost;
+  const int64_t fair = std::max<int64_t>(1, share) * threads;
+  const int64_t units = std::min(all, std::max(fair, ceil_div(all, most)));
+  const int64_t columns = ceil_div(all, units) * chain.granule;
+  return cut(rows, std::clamp<int64_t>(kUnitElements / columns, 1, rows), units);
 }
 
 ChainCut cut_chain(const Chain& chain, int64_t rows, int64_t stage_cost, int threads) {
-  ChainCut cut = chain.attention    ? cut_attention(chain, rows, threads)
-                 : chain.inputs > 0 ? cut_outputs(chain, rows, stage_cost, threads)
-                                    : cut_rows(chain, rows, threads);
-  cut.row_units = ceil_div(rows, cut.rows);
-  cut.column_units = ceil_div(chain.columns, cut.columns);
-  return cut;
+  if (chain.attention) return cut_attention(chain, rows, threads);
+  if (chain.inputs > 0) return cut_outputs(chain, rows, stage_cost, threads);
+  return cut_rows(chain, rows, threads);
 }
 
 }  // namespace
@@ -92,12 +97,13 @@ Region region_of(const Stage& stage, const StageCut& cut, int64_t rows, int64_t 
   const int64_t split = unit % at.splits;
   unit /= at.splits;
   const int64_t row = unit % at.row_units * at.rows;
-  const int64_t column = unit / at.row_units * at.columns;
+  const int64_t share = unit / at.row_units;
+  const int64_t all = granules(chain);
   return {&chain,
           row,
           std::min(row + at.rows, rows),
-          column,
-          std::min(column + at.columns, chain.columns),
+          all * share / at.column_units * chain.granule,
+          std::min(all * (share + 1) / at.column_units * chain.granule, chain.columns),
           split,
           at.splits};
 }

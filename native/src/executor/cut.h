@@ -10,11 +10,10 @@
 namespace fewbit {
 
 struct ChainCut {
-  int64_t rows = 1;     // of a unit; the last may have fewer
-  int64_t columns = 1;  // of a unit, a multiple of the chain's granule
-  int64_t splits = 1;   // attention only: units that share the blocks of a row
+  int64_t rows = 1;  // of a unit; the last may have fewer
   int64_t row_units = 0;
-  int64_t column_units = 0;
+  int64_t column_units = 0;  // shares of the chain's granules, as equal as can be
+  int64_t splits = 1;        // attention only: units that share the blocks of a row
 
   int64_t units() const { return row_units * column_units * splits; }
 };

@@ -1,5 +1,8 @@
 #include "executor/kv_store.h"
 
+#include <cstdint>
+#include <new>
+
 #include "simd/simd.h"
 
 namespace fewbit {
@@ -16,6 +19,9 @@ KvStore::KvStore(const Program& program, int64_t pages) : pages_(pages), layers_
     layer.values_offset = kPage * head * element;
     layer.head_stride = layer.values_offset + kPage * padded * element;
     page_stride_ += layer.head_stride * attention->kv_heads;
+  }
+  if (page_stride_ > 0 && static_cast<size_t>(pages) > SIZE_MAX / 2 / page_stride_) {
+    throw std::bad_alloc();
   }
   bytes_ = Bytes(page_stride_ * pages);
 }

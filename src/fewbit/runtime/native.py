@@ -34,7 +34,7 @@ from fewbit.program import (
 from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.pack import pack
-from fewbit.runtime.step import StepInput
+from fewbit.runtime.step import PAGE, StepInput
 
 Tap = tuple[int, str]
 """The (layer, site) of an op whose result is kept."""
@@ -75,7 +75,7 @@ class NativeExecutor:
             taps: ops whose results `tap` returns after a step.
 
         Raises:
-            UsageError: pages or threads below 1, or a tap that names no op of the Program.
+            UsageError: pages or threads below 1, more pages than memory can hold, or a tap that names no op of the Program.
             KernelError: no kernel reads a tensor, or this CPU lacks the instruction set.
             FaultError: the Program is not well-formed.
         """
@@ -88,6 +88,11 @@ class NativeExecutor:
             self._native = _native.Executor(writer.program, pages, pool, self._isa)
         except ValueError as error:
             raise FaultError(f"The program cannot run: {error}") from error
+        except MemoryError as error:
+            raise UsageError(
+                f"There is no memory for a KV store of {pages} pages of {PAGE} positions; ask for "
+                "a shorter context or fewer sequences."
+            ) from error
         self._taps = writer.taps
         self._context = binding.program.context
 
