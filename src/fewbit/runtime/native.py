@@ -75,7 +75,8 @@ class NativeExecutor:
             taps: ops whose results `tap` returns after a step.
 
         Raises:
-            UsageError: pages or threads below 1, more pages than memory can hold, or a tap that names no op of the Program.
+            UsageError: pages or threads below 1, more pages than memory can hold, or a tap that
+                names no op of the Program.
             KernelError: no kernel reads a tensor, or this CPU lacks the instruction set.
             FaultError: the Program is not well-formed.
         """
