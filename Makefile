@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
 MODEL := smollm2-135m
+PEER := $(shell sed -n 's/.*"\(llama-cpp-python==[^"]*\)".*/\1/p' pyproject.toml)
 # llama.cpp's AMX path, compiled by GCC 12, faults (docs/log.md); without it the library works.
 PEER_FLAGS := $(if $(filter x86_64,$(shell uname -m)),-mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -55,5 +56,6 @@ clean:
 .venv/interop: .venv/dev
 	$(BIN)/pip install --quiet torch==2.13.0
 	CMAKE_ARGS="-DCMAKE_C_FLAGS='$(PEER_FLAGS)' -DCMAKE_CXX_FLAGS='$(PEER_FLAGS)'" \
-		$(BIN)/pip install --quiet -e '.[interop]'
+		$(BIN)/pip install --quiet $(PEER)
+	$(BIN)/pip install --quiet -e '.[interop]'
 	@touch $@
