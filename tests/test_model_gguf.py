@@ -126,7 +126,9 @@ def test_no_value_of_any_key_escapes_as_another_error(key, value):
         assert len(str(error)) < 400
 
 
-@pytest.mark.parametrize("divisors", [(1.0,), (0.0,) * 8, (math.nan,) * 8, (-1.0,) * 8])
+@pytest.mark.parametrize(
+    "divisors", [(1.0,), *((d,) * 8 for d in (0.0, math.nan, -1.0, 1e-40, math.inf))]
+)
 def test_damaged_divisors_are_refused(divisors):
     with pytest.raises(BadFileError, match=r"rope_freqs\.weight"):
         from_gguf(LLAMA, EMBEDDING, divisors)

@@ -96,6 +96,7 @@ REFUSED = [
     ({"hidden_act": "gelu"}, UnsupportedError, "hidden_act is 'gelu'"),
     ({"tie_word_embeddings": 1}, BadFileError, "tie_word_embeddings is 1"),
     ({"rope_theta": 0}, BadFileError, "rope_theta is 0"),
+    ({"rope_theta": 1.0}, BadFileError, "rope_theta is 1.0"),
     ({"rope_scaling": []}, BadFileError, "rope_scaling"),
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedError, "kind 'dynamic'"),
     ({"rope_scaling": {"rope_type": "linear"}}, MissingError, "factor"),

@@ -1,8 +1,10 @@
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from fewbit.model.config import CONTEXT_LIMIT, THETA_LEAST, THETA_LIMIT
 from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind, rope_frequencies
 
 U = 2.0**-24
@@ -49,3 +51,17 @@ def test_stored_divisors_divide():
     scaling = RopeScaling(ScalingKind.FACTORS, divisors=(1.0, 2.0))
     plain, _ = rope_frequencies(RopeConfig(100.0), 4)
     assert rope_frequencies(RopeConfig(100.0, scaling), 4)[0] == (plain[0], plain[1] / 2)
+
+
+@pytest.mark.parametrize("head_dim", [2, 256])
+@pytest.mark.parametrize("theta", [THETA_LEAST, THETA_LIMIT])
+def test_the_ends_of_every_range_give_finite_frequencies(theta, head_dim):
+    """What reading a configuration lets through; an overflow would be a warning, so an error."""
+    kinds = [RopeScaling(ScalingKind.LLAMA3, 1e6, n, 1e-6, 1.000001e-6) for n in (1, CONTEXT_LIMIT)]
+    for factor, context, fast, slow in itertools.product(
+        (1.0, 1e6), (1, CONTEXT_LIMIT), (1e-3, 1e6), (1e-3, 1e6)
+    ):
+        kinds.append(RopeScaling(ScalingKind.YARN, factor, context, beta_fast=fast, beta_slow=slow))
+    for scaling in kinds:
+        frequencies, factor = rope_frequencies(RopeConfig(theta, scaling), head_dim)
+        assert np.isfinite([*frequencies, factor]).all()

@@ -14,8 +14,9 @@ HEAD_LIMIT = 1 << 12
 HEAD_DIM_LIMIT = 1 << 12
 VOCABULARY_LIMIT = 1 << 24
 CONTEXT_LIMIT = 1 << 30
-THETA_LIMIT = 1e12
-"""Bounds far above any model known, so that a hostile number is refused before it is used."""
+THETA_LEAST, THETA_LIMIT = 2.0, 1e12
+DIVISOR_LEAST, DIVISOR_LIMIT = 1e-3, 1e6
+"""Bounds far beyond any model known, so that a hostile number is refused before it is used."""
 
 
 @dataclass(frozen=True, kw_only=True)

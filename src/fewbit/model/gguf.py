@@ -10,10 +10,13 @@ from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
 from fewbit.model.config import (
     CONTEXT_LIMIT,
+    DIVISOR_LEAST,
+    DIVISOR_LIMIT,
     HEAD_DIM_LIMIT,
     HEAD_LIMIT,
     HIDDEN_LIMIT,
     LAYER_LIMIT,
+    THETA_LEAST,
     THETA_LIMIT,
     ModelConfig,
 )
@@ -154,7 +157,7 @@ def _windowed(fields: Fields, layers: int) -> list[bool]:
 
 
 def _rope(fields: Fields, family: Family, divisors: tuple[float, ...], head_dim: int) -> RopeConfig:
-    theta = fields.number("rope.freq_base", 1.0, THETA_LIMIT, family.theta)
+    theta = fields.number("rope.freq_base", THETA_LEAST, THETA_LIMIT, family.theta)
     scaling = _scaling(fields)
     if not divisors:
         return RopeConfig(theta, scaling)
@@ -163,10 +166,12 @@ def _rope(fields: Fields, family: Family, divisors: tuple[float, ...], head_dim:
             f"{fields.owner} has both the tensor '{ROPE_DIVISORS}' and rope scaling of kind "
             f"'{scaling.kind.value}'; only one of them is supported."
         )
-    if len(divisors) != head_dim // 2 or not all(0 < d < math.inf for d in divisors):
+    if len(divisors) != head_dim // 2 or not all(
+        DIVISOR_LEAST <= d <= DIVISOR_LIMIT for d in divisors
+    ):
         raise BadFileError(
-            f"{fields.owner}: the tensor '{ROPE_DIVISORS}' must hold {head_dim // 2} positive "
-            "numbers; fetch the model again."
+            f"{fields.owner}: the tensor '{ROPE_DIVISORS}' must hold {head_dim // 2} numbers from "
+            f"{DIVISOR_LEAST:g} to {DIVISOR_LIMIT:g}; fetch the model again."
         )
     return RopeConfig(theta, RopeScaling(ScalingKind.FACTORS, divisors=divisors))
 
@@ -174,7 +179,7 @@ def _rope(fields: Fields, family: Family, divisors: tuple[float, ...], head_dim:
 def _local_rope(fields: Fields, family: Family) -> RopeConfig | None:
     if family.local_theta is None:
         return None
-    theta = fields.number("rope.freq_base_swa", 1.0, THETA_LIMIT, family.local_theta)
+    theta = fields.number("rope.freq_base_swa", THETA_LEAST, THETA_LIMIT, family.local_theta)
     return RopeConfig(theta)
 
 

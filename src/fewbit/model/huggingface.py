@@ -15,6 +15,7 @@ from fewbit.model.config import (
     HEAD_LIMIT,
     HIDDEN_LIMIT,
     LAYER_LIMIT,
+    THETA_LEAST,
     THETA_LIMIT,
     VOCABULARY_LIMIT,
     ModelConfig,
@@ -218,14 +219,16 @@ def _ropes(fields: Fields, family: Family) -> tuple[RopeConfig, RopeConfig | Non
     Since version 5 `transformers` writes `rope_parameters`; before, `rope_theta` and
     `rope_scaling`, which for Gemma 3 spoke of the layers without a window only.
     """
-    theta = fields.number("rope_theta", 1.0, THETA_LIMIT, family.theta)
+    theta = fields.number("rope_theta", THETA_LEAST, THETA_LIMIT, family.theta)
     field = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
     whole = fields.part(field) if fields.has(field) else Fields({}, fields.owner)
     _refuse_partial(fields)
     context = fields.integer("max_position_embeddings", 1, CONTEXT_LIMIT)
     if family.local_theta is None:
         return _rope(whole, theta, context), None
-    local_theta = fields.number("rope_local_base_freq", 1.0, THETA_LIMIT, family.local_theta)
+    local_theta = fields.number(
+        "rope_local_base_freq", THETA_LEAST, THETA_LIMIT, family.local_theta
+    )
     nested = whole.has(_FULL) or whole.has(_WINDOWED)
     full = _nested(whole, _FULL) if nested else whole
     local = _nested(whole, _WINDOWED)
@@ -247,7 +250,7 @@ def _refuse_partial(fields: Fields) -> None:
 
 def _rope(fields: Fields, theta: float, context: int) -> RopeConfig:
     _refuse_partial(fields)
-    theta = fields.number("rope_theta", 1.0, THETA_LIMIT, theta)
+    theta = fields.number("rope_theta", THETA_LEAST, THETA_LIMIT, theta)
     kind = fields.text("rope_type", fields.text("type", "default"))
     if kind not in _SCALINGS:
         raise UnsupportedError(
