@@ -77,6 +77,20 @@ def test_the_template_is_used_by_default_and_can_be_left_out(model, capsys):
     assert system.generation.prompt_tokens == rendered + len("<system>be") + 1
 
 
+def test_a_fallback_is_told_recorded_and_can_be_forbidden(model, capsys, tmp_path):
+    small = tmp_path / "small"
+    assert run(["quantize", model, "--recipe", "rtn-int3-g32", "--out", str(small)]) == 0
+    arguments = (small, "--raw", "-p", "ab", "--max-tokens", 2)
+    code, _, err = generate(capsys, *arguments)
+    assert code == 0
+    assert "int3-g32: 3-bit codes are run as 4-bit ones" in err
+    assert "3-bit codes" in {
+        k.note.partition(" are")[0] for k in report_of(capsys, *arguments).kernels
+    }
+    code, out, err = generate(capsys, *arguments, "--strict")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
 def test_the_prompt_may_come_from_stdin_or_a_file(model, capsys, tmp_path, monkeypatch):
     file = tmp_path / "prompt.txt"
     file.write_text("from a file")

@@ -17,7 +17,14 @@ from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.methods.rtn import round_to_nearest
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import open_model
-from fewbit.quantize import Container, container_of, execute, plan, quantize
+from fewbit.quantize import (
+    Container,
+    container_of,
+    execute,
+    plan,
+    quantize,
+    require_no_fallback,
+)
 from fewbit.quantize import writing as writing_module
 from fewbit.recipes import built_in
 from fewbit.records.manifest import manifest_path, read_manifest
@@ -171,7 +178,12 @@ def test_case_14_a_group_that_does_not_divide_is_refused_in_the_plan_with_names(
 
 def test_case_14_a_declared_fallback_is_taken_and_recorded(llama, tmp_path):
     planned = plan(open_model(llama), built_in("rtn-int4-g64"))
-    assert {t.slot.split(".")[-2] for t in planned.fallbacks} == {"down"}
+    assert planned.fallbacks == (
+        "int4-g64 does not divide 96 columns, so 3 matrices are in int4-g32.",
+    )
+    with pytest.raises(UsageError, match=r"needs fallbacks, which strict forbids \(int4-g64 does"):
+        require_no_fallback(planned)
+    require_no_fallback(plan(open_model(llama), built_in("rtn-int4-g32")))
     manifest = execute(planned, tmp_path / "out")
     entry = next(e for e in manifest.tensors if e.slot == "layers.1.down.weight")
     assert (entry.format, entry.fallback) == ("int4-g32", "int4-g64")

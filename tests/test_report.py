@@ -141,7 +141,12 @@ def test_terminal_ends_with_the_verdict():
 
 def test_terminal_lists_attempts():
     console = Console(file=io.StringIO(), width=200)
-    terminal.print_compress(sample.compress_report(accepted=False), console)
+    report = sample.compress_report(accepted=False)
+    attempt = msgspec.structs.replace(report.attempts[0], fallbacks=("This fell back.",))
+    report = msgspec.structs.replace(report, attempts=(attempt, *report.attempts[1:]))
+    terminal.print_compress(report, console)
     shown = console.file.getvalue()
+    assert "rtn-int3-g32: This fell back." in shown
+    assert "This fell back." in html.compress_page(report)
     assert "rtn-int8-g128 not tried: It would not make the model smaller." in shown
     assert Outcome.REJECT.value in shown

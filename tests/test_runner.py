@@ -8,6 +8,8 @@ from fewbit.model.decoder import build_program
 from fewbit.model.runner import Piece, RunSettings, load, runner_of, step_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
+from fewbit.quantize import quantize
+from fewbit.recipes import built_in
 
 TOKENS = np.random.default_rng(3).integers(0, 320, 150)
 
@@ -96,6 +98,26 @@ def test_every_matrix_without_a_kernel_is_counted(folder):
         bind(source, build_program(source.config), none)
     assert "no kernel for embed.weight." in str(caught.value)
     assert "20 more" in str(caught.value)
+
+
+def test_a_fallback_is_an_error_where_it_is_forbidden(folder, tmp_path):
+    with open_model(folder) as source:
+        quantize(source, built_in("rtn-int3-g32"), tmp_path / "small")
+    with open_model(tmp_path / "small") as source:
+        notes = {kernel.note for kernel in runner_of(source, RunSettings()).kernels}
+        assert "3-bit codes are run as 4-bit ones" in notes
+        with pytest.raises(
+            KernelError, match=r"strict forbids \(int3-g32: 3-bit codes are run as 4-bit ones, 21"
+        ):
+            runner_of(source, RunSettings(strict=True))
+    with open_model(folder) as source:
+        runner_of(source, RunSettings(strict=True))
+
+
+def test_an_unknown_instruction_set_is_refused_once(folder):
+    with open_model(folder) as source, pytest.raises(KernelError) as caught:
+        runner_of(source, RunSettings(isa="mmx"))
+    assert str(caught.value).count("mmx") == 1
 
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n not in ("mistral", "gemma3-scaled")])

@@ -230,6 +230,7 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
         promised_bytes=planned.promised_bytes,
         evaluation=evaluation,
         evidence=evidence,
+        fallbacks=planned.fallbacks,
     )
 
 

@@ -41,9 +41,12 @@ def chat(
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
     from fewbit.engine.scheduler import Limits
+    from fewbit.records.kernels import kernel_fallbacks
 
     params, speculation = sampling.params(), run.speculation()
     loaded = load_model(locate(model), run.settings())
+    for fallback in kernel_fallbacks(loaded.runner.kernels):
+        print(fallback, file=sys.stderr)
     engine = Engine(loaded.served, speculation, limits=Limits(keep_prefix=True))
     messages = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*messages, {"role": "user", "content": ""}])

@@ -20,6 +20,7 @@ def eval(  # noqa: PLR0913
     threads: int | None = None,
     executor: str = "native",
     isa: str | None = None,
+    strict: bool = False,
     html: Path | None = None,
     json: JsonOption = None,
 ) -> int:
@@ -37,6 +38,7 @@ def eval(  # noqa: PLR0913
         threads: Threads of the native executor; every core by default.
         executor: native, or reference (slow, the truth in tests).
         isa: An instruction set to force.
+        strict: Refuse models that would not be run in their own formats.
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
@@ -49,7 +51,9 @@ def eval(  # noqa: PLR0913
     from fewbit.report.html import evaluation_page
     from fewbit.report.terminal import print_evaluation
 
-    settings = EvaluationSettings(windows=windows, threads=threads, executor=executor, isa=isa)
+    settings = EvaluationSettings(
+        windows=windows, threads=threads, executor=executor, isa=isa, strict=strict
+    )
     source, measured = locate(against), locate(candidate)
     documents = evaluation_text(text)
     with progress_bar() as bar:

@@ -47,11 +47,13 @@ def generate(
     from fewbit.engine.loaded import load_model
     from fewbit.engine.request import Request
     from fewbit.records.generation import FinishReason
+    from fewbit.records.kernels import kernel_fallbacks
     from fewbit.report.generation import describe_generation
 
     text, params, speculation = prompt.text(), sampling.params(), run.speculation()
     loaded = load_model(locate(model), run.settings())
-    _note(prompt.choice(loaded))
+    for line in (*kernel_fallbacks(loaded.runner.kernels), prompt.choice(loaded)):
+        _note(line)
     request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
     engine = Engine(loaded.served, speculation)
     shown = json != STDOUT
@@ -78,6 +80,7 @@ def _report(
 
     return GenerationReport(
         model=model_facts(loaded.runner.source),
+        kernels=loaded.runner.kernels,
         conditions=run.conditions(loaded),
         prompt=text,
         chat_template=prompt.uses_template(loaded),

@@ -110,12 +110,21 @@ class RunOptions:
     executor: Annotated[
         Literal["native", "reference"], Parameter(help="reference is NumPy: slow, the truth.")
     ] = "native"
+    strict: Annotated[
+        bool,
+        Parameter(help="Refuse a model that would not be run in its own formats.", negative=""),
+    ] = False
 
     def settings(self) -> RunSettings:
         """Return how the model is to be run; raises UsageError."""
         from fewbit.model.runner import RunSettings
 
-        return RunSettings(executor=self.executor, threads=self.threads, context=self.context)
+        return RunSettings(
+            executor=self.executor,
+            threads=self.threads,
+            context=self.context,
+            strict=self.strict,
+        )
 
     def speculation(self) -> Speculation | None:
         """Return the draft; raises UsageError."""

@@ -16,6 +16,7 @@ def quantize(
     *,
     recipe: str,
     out: Path,
+    strict: bool = False,
     json: JsonOption = None,
 ) -> int:
     """Quantize a model by a recipe and write it with its manifest.
@@ -24,19 +25,22 @@ def quantize(
         source: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
         recipe: A built-in recipe, rtn-int4-g32 or mse-int5-g64-asym for example, or a .toml file.
         out: A new folder, or a file that ends in .gguf for the recipes rtn-q4_0 and rtn-q8_0.
+        strict: Refuse a recipe that some tensors would need a fallback for.
         json: Write the manifest to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
     from fewbit.model.weights import open_model
-    from fewbit.quantize import container_of, execute, plan
+    from fewbit.quantize import container_of, execute, plan, require_no_fallback
     from fewbit.recipes import find
     from fewbit.report.quantization import print_manifest
 
     found = find(recipe)
     with open_model(locate(source)) as opened:
         planned = plan(opened, found, container_of(out))
+        if strict:
+            require_no_fallback(planned)
         with progress_bar() as bar:
             task = bar.add_task("quantizing", total=len(planned.tensors))
             manifest = execute(planned, out, lambda _: bar.advance(task))

@@ -24,6 +24,7 @@ from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.records.evaluation import Evaluation, Gate, Outcome, TensorError, TextFacts, Verdict
+from fewbit.records.kernels import kernel_fallbacks
 from fewbit.records.model import ModelFacts
 
 SCREEN_LEVEL = 0.999
@@ -48,6 +49,8 @@ class EvaluationSettings:
     """None for every core."""
     isa: str | None = None
     """An instruction set to force; None for the best."""
+    strict: bool = False
+    """Refuse models of which some matrix would not be run as it is stored."""
 
     def __post_init__(self) -> None:
         for name, least in (("windows", 1), ("window_tokens", 8), ("screen_windows", 1)):
@@ -59,7 +62,11 @@ class EvaluationSettings:
     def run_settings(self) -> RunSettings:
         """Return how both models are run: one sequence of one window at a time."""
         return RunSettings(
-            executor=self.executor, threads=self.threads, context=self.window_tokens, isa=self.isa
+            executor=self.executor,
+            threads=self.threads,
+            context=self.window_tokens,
+            isa=self.isa,
+            strict=self.strict,
         )
 
 
@@ -119,7 +126,7 @@ def _evaluate(
         conditions=conditions(other.kernels, _threads(settings), settings.executor),
         gate=measured.gate,
         verdict=measured.verdict,
-        notes=_notes(facts, one, errors),
+        notes=_notes(facts, one, other, errors),
         seconds=time.perf_counter() - started,
     )
 
@@ -228,8 +235,14 @@ def _text_facts(run: _Measuring, scores: Scores, windows: tuple[Window, ...]) ->
     )
 
 
-def _notes(facts: ModelFacts, source: Runner, errors: tuple[TensorError, ...]) -> tuple[str, ...]:
-    notes = []
+def _notes(
+    facts: ModelFacts, source: Runner, candidate: Runner, errors: tuple[TensorError, ...]
+) -> tuple[str, ...]:
+    notes = [
+        f"Not run as stored, in the {name}: {fallback}"
+        for name, runner in (("source", source), ("candidate", candidate))
+        for fallback in kernel_fallbacks(runner.kernels)
+    ]
     kept = [e for e in errors if e.relative_error == 0.0 and e.source_format == e.candidate_format]
     if kept and len(kept) < len(errors):
         notes.append(

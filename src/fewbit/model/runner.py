@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fewbit.errors import NumericalError, RequestError, UsageError
+from fewbit.errors import KernelError, NumericalError, RequestError, UsageError
 from fewbit.model.binding import Choose, bind
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Program
-from fewbit.records.kernels import KernelRecord
-from fewbit.runtime.chooser import choose
+from fewbit.records.kernels import KernelRecord, kernel_fallbacks
+from fewbit.runtime.chooser import choose, choose_isa
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, available_cores
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
@@ -158,6 +158,8 @@ class RunSettings:
     """An instruction set to force; None for the best."""
     cache_type: CacheType = CacheType.F16
     """How keys and values are rounded."""
+    strict: bool = False
+    """Refuse a model of which some matrix would not be run as it is stored."""
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -201,12 +203,14 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
 
     Raises:
         UsageError: a context longer than the model was made for.
-        KernelError: no kernel can run a matrix.
+        KernelError: no kernel can run a matrix, or one needs a fallback that `strict` forbids.
     """
     context = _context(source.config, settings.context)
     pages = settings.sequences * -(-context // PAGE)
     program = build_program(source.config, settings.cache_type)
     binding = bind(source, program, _chooser(settings))
+    if settings.strict:
+        _refuse_fallbacks(binding)
     return Runner(source, binding, _executor(binding, pages, settings), context)
 
 
@@ -223,6 +227,7 @@ def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelR
 def _chooser(settings: RunSettings) -> Choose:
     if settings.executor == "reference":
         return choose_reference
+    choose_isa(settings.isa)  # refused here once, not for every matrix
     return partial(choose, isa=settings.isa)
 
 
@@ -231,6 +236,15 @@ def _executor(binding: Binding, pages: int, settings: RunSettings) -> Executor:
         return ReferenceExecutor(binding, pages)
     threads = settings.threads or available_cores()
     return NativeExecutor(binding, pages=pages, threads=threads, isa=settings.isa)
+
+
+def _refuse_fallbacks(binding: Binding) -> None:
+    found = kernel_fallbacks(binding.kernels.values())
+    if found:
+        raise KernelError(
+            "Not every matrix would be run as it is stored, which strict forbids "
+            f"({' '.join(found)}); use another format, or leave strict out."
+        )
 
 
 def _context(config: ModelConfig, asked: int | None) -> int:

@@ -1,6 +1,12 @@
 """Quantizing a checkpoint by a recipe: plan everything, then write tensor by tensor."""
 
-from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan, plan
+from fewbit.quantize.planning import (
+    Container,
+    PlannedTensor,
+    QuantizationPlan,
+    plan,
+    require_no_fallback,
+)
 from fewbit.quantize.writing import container_of, execute, quantize
 
 __all__ = [
@@ -11,4 +17,5 @@ __all__ = [
     "execute",
     "plan",
     "quantize",
+    "require_no_fallback",
 ]

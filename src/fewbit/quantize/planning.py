@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -92,9 +93,13 @@ class QuantizationPlan:
         return 8 * self.source_bytes / sum(tensor.weights for tensor in self.tensors)
 
     @property
-    def fallbacks(self) -> tuple[PlannedTensor, ...]:
-        """The tensors that do not get the format their rule asks for first."""
-        return tuple(tensor for tensor in self.tensors if tensor.fallback)
+    def fallbacks(self) -> tuple[str, ...]:
+        """One sentence for each format that some tensors cannot have, and what they get instead."""
+        counts = Counter((t.reason, t.format.name) for t in self.tensors if t.fallback)
+        return tuple(
+            f"{reason}, so {count} matrices are in {form}."
+            for (reason, form), count in counts.items()
+        )
 
     @property
     def absent(self) -> tuple[PlannedTensor, ...]:
@@ -131,6 +136,20 @@ def plan(
             f"{_why_nothing(tensors)}; choose a smaller format, or leave the model as it is."
         )
     return QuantizationPlan(source, recipe, container, tensors)
+
+
+def require_no_fallback(planned: QuantizationPlan) -> None:
+    """Refuse a plan in which some tensor does not get the format its rule asks for first.
+
+    Raises:
+        UsageError: the message has every fallback.
+    """
+    if planned.fallbacks:
+        raise UsageError(
+            f"The recipe '{planned.recipe.name}' needs fallbacks, which strict forbids "
+            f"({' '.join(planned.fallbacks)}); choose formats that divide every row, or leave "
+            "strict out."
+        )
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,8 @@ class Attempt(Record, frozen=True, kw_only=True):
     evaluation: Evaluation
     evidence: str
     """Path of the evaluation's JSON, relative to the report."""
+    fallbacks: tuple[str, ...] = ()
+    """Which formats of the recipe some tensors could not have, in sentences."""
 
 
 class Untried(Record, frozen=True, kw_only=True):

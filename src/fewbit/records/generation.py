@@ -6,6 +6,7 @@ from enum import Enum
 
 from fewbit.records.base import Record
 from fewbit.records.evaluation import Conditions
+from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import ModelFacts
 
 
@@ -111,6 +112,7 @@ class GenerationReport(Record, frozen=True, kw_only=True):
     """One generation with its conditions, as `fewbit generate --json` writes it."""
 
     model: ModelFacts
+    kernels: tuple[KernelRecord, ...]
     conditions: Conditions
     prompt: str
     """As given, before any chat template."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from fewbit.records.base import Record
 
 
@@ -28,3 +31,9 @@ class KernelRecord(Record, frozen=True):
     note: str = ""
     """A widening or other fallback, in words; empty where the format is run as stored."""
     rejected: tuple[RejectedKernel, ...] = ()
+
+
+def kernel_fallbacks(kernels: Iterable[KernelRecord]) -> tuple[str, ...]:
+    """Return one sentence for each way in which matrices are not run as they are stored."""
+    counts = Counter((kernel.format, kernel.note) for kernel in kernels if kernel.note)
+    return tuple(f"{form}: {note}, {count} matrices." for (form, note), count in counts.items())

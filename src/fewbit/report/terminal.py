@@ -46,6 +46,9 @@ def print_compress(report: CompressReport, console: Console) -> None:
             _word(e.verdict.outcome),
         )
     console.print(table)
+    for attempt in report.attempts:
+        for fallback in attempt.fallbacks:
+            console.print(f"{escape(attempt.recipe)}: {escape(fallback)}", style="dim")
     for untried in report.untried:
         console.print(f"{escape(untried.recipe)} not tried: {escape(untried.reason)}", style="dim")
     print_verdict(report.outcome, report.reasons, console)

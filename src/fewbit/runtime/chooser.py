@@ -76,8 +76,7 @@ def choose_isa(isa: str | None = None) -> str:
     available = available_isas()
     if isa is None:
         return available[0]
-    if isa not in ISAS:
-        raise KernelError(f"No instruction set '{isa}'; known are {', '.join(ISAS)}.")
+    _require_known(isa)
     if isa not in available:
         raise KernelError(
             f"This CPU cannot run instruction set '{isa}', which needs {_NEEDS[isa]}; "
@@ -87,14 +86,19 @@ def choose_isa(isa: str | None = None) -> str:
 
 
 def _candidates(tensor: QuantTensor, forced: str | None) -> Iterator[_Candidate]:
-    if forced is not None and forced not in ISAS:
-        raise KernelError(f"No instruction set '{forced}'; known are {', '.join(ISAS)}.")
+    if forced is not None:
+        _require_known(forced)
     reason = obstacle(tensor)
     form = None if reason else packed_form(tensor)
     available = available_isas()
     for isa in ISAS:
         refusal = reason or _refusal(isa, forced, available)
         yield _Candidate(isa, _kernel_id(form, tensor, isa), refusal)
+
+
+def _require_known(isa: str) -> None:
+    if isa not in ISAS:
+        raise KernelError(f"No instruction set '{isa}'; known are {', '.join(ISAS)}.")
 
 
 def _refusal(isa: str, forced: str | None, available: list[str]) -> str | None:
