@@ -1,10 +1,12 @@
 """What must agree before two files are compared, each planted once."""
 
+import json
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+import tokenizers
 from tiny_models import CONFIGS, random_weights, write_gguf
 from tiny_subjects import CONFIG, begin_with_bos, tokenizer, write_subject
 from tokenizers import pre_tokenizers
@@ -77,7 +79,7 @@ REFUSED = {
     ),
     "an old tokenizer": (
         {"backend": "reordered"},
-        "A probe text has .* tokens in the source",
+        "the probe text is cut differently at token 97, behind",
     ),
     "another template": (
         {"template": "other"},
@@ -117,6 +119,19 @@ def test_each_difference_is_refused(name, source, tmp_path):
     with pytest.raises(IdentityError, match=message) as caught:
         identity(source, write_subject(tmp_path / "candidate", **changes))
     assert caught.value.exit_code == 2
+
+
+def test_merges_that_no_probe_text_shows_are_compared(tmp_path):
+    """'qqz' is cut as qq z by one order and as q qz by the other."""
+    backend = tokenizer(merges=(("q", "q"), ("q", "z")))
+    tree = json.loads(backend.to_str())
+    tree["model"]["merges"].reverse()
+    other = tokenizers.Tokenizer.from_str(json.dumps(tree))
+    assert backend.encode("qqz").ids != other.encode("qqz").ids
+    one = write_subject(tmp_path / "one", backend=backend)
+    two = write_subject(tmp_path / "two", backend=other)
+    with pytest.raises(IdentityError, match="merge 0 is 'q q' in the source, 'q z' in the cand"):
+        identity(one, two)
 
 
 def test_an_untied_head_must_hold_the_same_table(source, tmp_path):

@@ -6,7 +6,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts
 from fewbit.quantize.sidecars import sidecars
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.from_hugging_face import from_hugging_face
-from fewbit.tokens.identity import first_difference
+from fewbit.tokens.identity import fingerprint
 from fewbit.tokens.pieces import byte_of_character
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
@@ -65,7 +65,7 @@ def test_a_tokenizer_of_a_gguf_file_comes_back_the_same(metadata):
         json.loads(files["tokenizer_config.json"]),
         json.loads(files["generation_config.json"]),
     )
-    assert first_difference(source, written) is None
+    assert fingerprint(source) == fingerprint(written)
     assert written.behaviour.prefix == source.behaviour.prefix
     assert written.behaviour.suffix == source.behaviour.suffix
     # Nothing had to be reconciled: transformers, which reads tokenizer.json alone, agrees too.
@@ -88,7 +88,7 @@ def test_a_tokenizer_that_lost_a_token_is_told_apart():
         json.loads(files["tokenizer_config.json"]),
         json.loads(files["generation_config.json"]),
     )
-    assert first_difference(from_gguf(metadata), damaged) is not None
+    assert fingerprint(from_gguf(metadata)) != fingerprint(damaged)
 
 
 def test_files_of_a_folder_keep_their_content():

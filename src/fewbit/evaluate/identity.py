@@ -1,14 +1,13 @@
 """Whether two files are one model in two forms: what must agree before any figure means something.
 
 Checked in this order: architecture, vocabulary, special tokens, how a text begins, tokens of a
-probe text, chat template, and every tensor that is not quantized. The first difference refuses the
-comparison. Slots are compared, not stored names, so that a GGUF file can stand against a Hugging
-Face folder.
+probe text and merges, chat template, and every tensor that is not quantized. The first difference
+refuses the comparison. Slots are compared, not stored names, so that a GGUF file can stand against a
+Hugging Face folder.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -25,7 +24,7 @@ from fewbit.model.weights import ModelSource
 from fewbit.program import Op, Slot
 from fewbit.records.evaluation import DeclaredChange, Identity, IdentityCheck
 from fewbit.records.manifest import Manifest
-from fewbit.tokens.identity import PROBE, fingerprint, vocabulary
+from fewbit.tokens.identity import cut_difference, fingerprint, vocabulary
 from fewbit.tokens.tokenizer import Tokenizer
 
 EMBEDDING, HEAD = "embed.weight", "head.weight"
@@ -126,16 +125,12 @@ def _beginning(source: Subject, candidate: Subject) -> str:
 
 
 def _tokenization(source: Subject, candidate: Subject) -> str:
-    for parse in (False, True):
-        one, other = (s.tokenizer.encode(PROBE, parse_special=parse) for s in (source, candidate))
-        if one != other:
-            pairs = zip(one, other, strict=False)
-            shared = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
-            raise IdentityError(
-                f"A probe text has {len(one)} tokens in the source and {len(other)} in the "
-                f"candidate, different from token {len(list(shared))} on; the candidate carries "
-                "another or an old tokenizer."
-            )
+    found = cut_difference(source.tokenizer, candidate.tokenizer)
+    if found is not None:
+        raise IdentityError(
+            f"The tokenizers cut text differently: {found}; the candidate carries another or an "
+            "old tokenizer."
+        )
     return f"a probe text gives the same tokens; fingerprint {fingerprint(source.tokenizer)[:16]}"
 
 

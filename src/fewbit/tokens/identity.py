@@ -1,11 +1,13 @@
-"""Whether two tokenizers are the same: a hash of what decides output, the first difference."""
+"""Whether two tokenizers are the same: a hash of what decides output, where they cut otherwise."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable
+from itertools import zip_longest
 
+from fewbit.tokens.pieces import SentencePieces
 from fewbit.tokens.tokenizer import Tokenizer
 
 PROBE = (
@@ -59,22 +61,25 @@ def merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
     return [tuple(line) if isinstance(line, list) else tuple(line.split(" ", 1)) for line in lines]
 
 
-def first_difference(source: Tokenizer, candidate: Tokenizer) -> str | None:
-    """Return a sentence that locates the first difference, or None where the two are the same."""
-    if fingerprint(source) == fingerprint(candidate):
-        return None
-    ours, theirs = vocabulary(source), vocabulary(candidate)
-    for token in sorted(ours.keys() | theirs.keys()):
-        if ours.get(token) != theirs.get(token):
-            return (
-                f"token {token} is {_shown(ours.get(token))} in the source and "
-                f"{_shown(theirs.get(token))} in the candidate"
-            )
+def cut_difference(source: Tokenizer, candidate: Tokenizer) -> str | None:
+    """Return where two tokenizers of one vocabulary cut text otherwise, or None where they agree.
+
+    Both cut PROBE, and their merges are compared one by one. Merges that follow from SentencePiece
+    scores are compared between files of one kind only: where scores tie, converters differ.
+    """
     for parse in (False, True):
         pair = [side.encode(PROBE, parse_special=parse) for side in (source, candidate)]
         if pair[0] != pair[1]:
             return _probe_difference(source, *pair)
-    return "the vocabularies agree; merges or the roles of special tokens differ"
+    one, other = source.behaviour, candidate.behaviour
+    if one.source != other.source and isinstance(one.pieces, SentencePieces):
+        return None
+    for rank, (ours, theirs) in enumerate(zip_longest(merges(source), merges(candidate))):
+        if ours != theirs:
+            return (
+                f"merge {rank} is {_shown(ours)} in the source, {_shown(theirs)} in the candidate"
+            )
+    return None
 
 
 def _probe_difference(source: Tokenizer, ours: list[int], theirs: list[int]) -> str:
@@ -87,5 +92,5 @@ def _probe_difference(source: Tokenizer, ours: list[int], theirs: list[int]) -> 
     )
 
 
-def _shown(text: str | None) -> str:
-    return "absent" if text is None else repr(text[:80])
+def _shown(merge: tuple[str, str] | None) -> str:
+    return "absent" if merge is None else repr(" ".join(merge)[:80])
