@@ -62,9 +62,6 @@ def inspect_model(
     config = source.config
     tokenizer, no_tokenizer = _tokenizer(source)
     kernels, no_kernel = _kernels(choose)
-    record = None
-    if tokenizer is not None:
-        record = tokenizer_facts(tokenizer, model_vocabulary=config.vocabulary)
     return Inspection(
         facts=model_facts(source),
         layers=config.layers,
@@ -78,7 +75,7 @@ def inspect_model(
         tied=config.tied,
         windowed_layers=sum(window is not None for window in config.windows),
         chat_template=chat_template_of(source) is not None,
-        tokenizer=record,
+        tokenizer=None if tokenizer is None else tokenizer_facts(tokenizer),
         kernels=kernels,
         hazards=(*_hazards(source, tokenizer), *no_tokenizer, *no_kernel),
     )

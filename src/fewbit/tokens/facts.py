@@ -7,15 +7,8 @@ from fewbit.tokens.identity import fingerprint
 from fewbit.tokens.tokenizer import Tokenizer
 
 
-def tokenizer_facts(
-    tokenizer: Tokenizer, *, model_vocabulary: int | None = None
-) -> TokenizerRecord:
-    """Describe a tokenizer.
-
-    Args:
-        tokenizer: what to describe.
-        model_vocabulary: rows of the model's embedding; a mismatch becomes a hazard.
-    """
+def tokenizer_facts(tokenizer: Tokenizer) -> TokenizerRecord:
+    """Describe a tokenizer; what the model around it makes of it is not looked at."""
     special = tokenizer.special
     return TokenizerRecord(
         kind=tokenizer.behaviour.pieces.kind,
@@ -34,23 +27,10 @@ def tokenizer_facts(
         ),
         special_tokens=len(tokenizer.special_ids),
         added_tokens=len(tokenizer.added_tokens),
-        hazards=(
-            *tokenizer.behaviour.hazards,
-            *_size_hazards(tokenizer.vocabulary_size, model_vocabulary),
-        ),
+        hazards=tokenizer.behaviour.hazards,
         fingerprint=fingerprint(tokenizer),
     )
 
 
 def _token(tokenizer: Tokenizer, token: int | None) -> TokenRecord | None:
     return None if token is None else TokenRecord(id=token, text=tokenizer.token_text(token))
-
-
-def _size_hazards(tokens: int, rows: int | None) -> list[str]:
-    if rows is None or rows == tokens:
-        return []
-    if rows < tokens:
-        return [f"The tokenizer has ids up to {tokens - 1:,}, the model only {rows:,} rows."]
-    return [
-        f"The model has {rows - tokens:,} rows beyond the tokenizer's {tokens:,} ids (padding)."
-    ]
