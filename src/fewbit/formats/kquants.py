@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from fewbit.formats.blocks import split_nibbles
 
-SUPER_BLOCK = 256
-
 Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("nibbles", "u1", 128)])
 Q5_K = np.dtype(
     [

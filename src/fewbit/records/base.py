@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -39,9 +39,3 @@ def from_json(kind: type[RecordT], text: bytes, *, name: str) -> RecordT:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise BadFileError(f"{name} is not a valid {kind.__name__} record: {error}.") from error
-
-
-def as_builtins(record: Record) -> dict[str, Any]:
-    """Return the record as plain dictionaries, lists and numbers."""
-    built: dict[str, Any] = msgspec.to_builtins(record)
-    return built
