@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from float_state import rounding_up_and_flushing
 from native_cases import (
     GEMMA_LIKE,
     SMALL,
@@ -199,22 +196,6 @@ def test_a_buffer_that_is_not_tapped_is_refused(binding: Binding):
 
 
 # --- the thread's floating-point state ----------------------------------------------------------
-
-
-@contextmanager
-def rounding_up_and_flushing() -> Iterator[None]:
-    """Set this thread to round up and to flush subnormals (x86-64: bits of MXCSR)."""
-    libm = ctypes.CDLL(ctypes.util.find_library("m"))
-    saved = (ctypes.c_uint8 * 64)()
-    changed = (ctypes.c_uint8 * 64)()
-    libm.fegetenv(saved)
-    libm.fegetenv(changed)
-    ctypes.cast(ctypes.byref(changed, 28), ctypes.POINTER(ctypes.c_uint32))[0] |= 0xC040
-    libm.fesetenv(changed)
-    try:
-        yield
-    finally:
-        libm.fesetenv(saved)
 
 
 def test_the_callers_floating_point_state_plays_no_part(binding: Binding, alone: np.ndarray):

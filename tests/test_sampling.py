@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from float_state import rounding_up_and_flushing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def native_distribution(logits, params, past=None, vocabulary=None):
         ("min_p", -0.1),
         ("min_p", 1.5),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-50),  # 0 in float32, where 0 times a ban is no number
         ("repetition_penalty", math.inf),
         ("frequency_penalty", 2.5),
         ("presence_penalty", -3),
@@ -197,6 +199,21 @@ def test_the_generator_is_philox_4x64_10():
 def test_the_native_generator_equals_the_python_one(seed, sample, position, purpose):
     expected = uniform(seed, sample, position, purpose)
     assert _native.keyed_uniform(seed, sample, position, int(purpose)) == expected
+
+
+def test_the_callers_floating_point_state_changes_no_mass():
+    logits = np.random.default_rng(0).normal(0, 3, 4099).astype(np.float32)
+    sampler = TokenSampler(SamplingParams(temperature=0.7, top_p=0.9), seed=1)
+    expected = sampler.probabilities(logits)
+    with rounding_up_and_flushing():
+        found = sampler.probabilities(logits)
+    assert (found == expected).all()
+
+
+def test_a_negative_id_is_not_remembered():
+    sampler = TokenSampler(SamplingParams(presence_penalty=1), seed=0)
+    with pytest.raises(ValueError, match="a token id to remember is negative"):
+        sampler.remember([3, -1])
 
 
 PARAMS = st.builds(

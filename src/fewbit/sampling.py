@@ -68,7 +68,10 @@ class SamplingParams:
         _require_number("top_p", self.top_p, "in (0, 1]", lambda v: 0 < v <= 1)
         _require_number("min_p", self.min_p, "in [0, 1]", lambda v: 0 <= v <= 1)
         _require_number(
-            "repetition_penalty", self.repetition_penalty, "in (0, 100]", lambda v: 0 < v <= 100
+            "repetition_penalty",
+            self.repetition_penalty,
+            "in [1e-6, 100]",
+            lambda v: 1e-6 <= v <= 100,
         )
         for name in ("frequency_penalty", "presence_penalty"):
             _require_number(name, getattr(self, name), "in [-2, 2]", lambda v: -2 <= v <= 2)

@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "bindings/bindings.h"
 #include "linear/repack.h"
@@ -140,14 +141,17 @@ void read_step(StepInput& step, std::vector<Ints>& held, const Ints& tokens, con
   }
 }
 
-Rows2d as_array(const Rows& rows, nb::handle owner) {
+// The array keeps the memory: a later step may write over it, but never frees it.
+Rows2d as_array(const Rows& rows) {
   static const float nothing = 0.0f;
   const float* data = rows.data ? rows.data : &nothing;
+  using Memory = std::shared_ptr<const void>;
+  nb::capsule owner(new Memory(rows.memory),
+                    [](void* p) noexcept { delete static_cast<Memory*>(p); });
   return {data, {static_cast<size_t>(rows.rows), static_cast<size_t>(rows.width)}, owner};
 }
 
-Rows2d run_step(nb::handle self, const Ints& tokens, const nb::list& spans, const Ints& wanted) {
-  auto& executor = nb::cast<Executor&>(self);
+Rows2d run_step(Executor& executor, const Ints& tokens, const nb::list& spans, const Ints& wanted) {
   StepInput step;
   std::vector<Ints> held;
   read_step(step, held, tokens, spans, wanted);
@@ -156,7 +160,16 @@ Rows2d run_step(nb::handle self, const Ints& tokens, const nb::list& spans, cons
     nb::gil_scoped_release release;
     logits = executor.step(step);
   }
-  return as_array(logits, self);
+  return as_array(logits);
+}
+
+Rows2d read_tap(const Executor& executor, int buffer) {
+  Rows rows;
+  {
+    nb::gil_scoped_release release;
+    rows = executor.tap(buffer);
+  }
+  return as_array(rows);
 }
 
 std::shared_ptr<ThreadPool> make_pool(int threads) {
@@ -164,7 +177,12 @@ std::shared_ptr<ThreadPool> make_pool(int threads) {
     throw std::invalid_argument("threads is " + std::to_string(threads) +
                                 "; it must be between 1 and 1024.");
   }
-  return std::make_shared<ThreadPool>(threads);
+  try {
+    return std::make_shared<ThreadPool>(threads);
+  } catch (const std::system_error& error) {
+    throw std::invalid_argument("the system cannot start " + std::to_string(threads) +
+                                " threads (" + error.code().message() + "); ask for fewer.");
+  }
 }
 
 }  // namespace
@@ -185,12 +203,7 @@ void bind_executor(nb::module_& module) {
           },
           arg("program"), arg("pages"), arg("pool"), arg("isa"))
       .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"))
-      .def(
-          "tap",
-          [](nb::handle self, int buffer) {
-            return as_array(nb::cast<Executor&>(self).tap(buffer), self);
-          },
-          arg("buffer"))
+      .def("tap", &read_tap, arg("buffer"))
       .def_prop_ro("pages", &Executor::pages)
       .def_prop_ro("store_bytes", &Executor::store_bytes)
       .def_prop_ro("workspace_bytes", &Executor::workspace_bytes);

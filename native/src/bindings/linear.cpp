@@ -132,6 +132,7 @@ void construct(OwnedMatrix* self, const std::string& source, int64_t columns, co
 
 size_t packed_bytes_of(const std::string& source, int64_t rows, int64_t columns, int bits,
                        int64_t group, bool asymmetric) {
+  require(source != "affine" || group > 0, "affine codes have groups of at least one input");
   return packed_bytes(source_named(source), rows, columns, bits, group, asymmetric);
 }
 

@@ -13,6 +13,7 @@
 #include "bindings/bindings.h"
 #include "sampling/block.h"
 #include "sampling/philox.h"
+#include "simd/float_environment.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -45,6 +46,7 @@ TokenSampler make_sampler(double temperature, int64_t top_k, double top_p, doubl
                           const std::vector<int32_t>& biased, const std::vector<double>& bias,
                           uint64_t seed, uint64_t sample) {
   require(biased.size() == bias.size(), "biased and bias must be of one length");
+  require(static_cast<float>(repetition) > 0, "the repetition penalty is not above 0");
   TokenSampler sampler{};
   sampler.rule = {static_cast<float>(temperature),
                   top_k,
@@ -69,6 +71,7 @@ nb::tuple probabilities(const TokenSampler& sampler, const Row& logits, int64_t 
   require(0 < vocabulary && vocabulary <= width, "vocabulary must be in [1, logits]");
   auto* out = new double[static_cast<size_t>(width)]();
   nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+  const FloatEnvironment environment;
   Distribution distribution(isa ? row_kernels(isa_named(*isa)) : best_row_kernels());
   const SamplingFault fault =
       distribution.shape(logits.data(), vocabulary, sampler.rule, sampler.history);
@@ -110,6 +113,7 @@ std::vector<Result> sample_blocks(const Logits& logits, int64_t vocabulary,
   std::vector<BlockDraws> found;
   {
     const nb::gil_scoped_release release;
+    const FloatEnvironment environment;
     Distribution distribution(best_row_kernels());
     Distribution scratch(best_row_kernels());
     for (const BlockRequest& request : requests)
@@ -145,7 +149,10 @@ void bind_sampling(nb::module_& module) {
       .def(
           "remember",
           [](TokenSampler& self, const std::vector<int32_t>& tokens, bool generated) {
-            for (const int32_t token : tokens) self.remember(token, generated);
+            for (const int32_t token : tokens) {
+              require(token >= 0, "a token id to remember is negative");
+              self.remember(token, generated);
+            }
           },
           "tokens"_a, nb::kw_only(), "generated"_a)
       .def("probabilities", &probabilities, "logits"_a, "vocabulary"_a, "isa"_a = nb::none());

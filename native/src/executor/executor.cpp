@@ -51,14 +51,18 @@ const std::vector<StageCut>& Executor::cuts(Domain domain, int64_t rows) {
 }
 
 void Executor::grow(int64_t rows, int64_t wanted) {
-  step_rows_ = {rows, wanted};
+  step_rows_ = {0, 0};  // where there is no memory for more
+  const std::array<int64_t, 2> step_rows{rows, wanted};
   for (size_t i = 0; i < plan_.values.size(); ++i) {
     const Value& value = plan_.values[i];
     if (value.place != Place::kStep) continue;
-    const int64_t count = step_rows_[static_cast<int>(value.domain)];
-    const size_t bytes = sizeof(float) * count * value.width;
-    if (step_buffers_[i].size() < bytes) step_buffers_[i] = Bytes(bytes);
+    const size_t bytes = sizeof(float) * step_rows[static_cast<int>(value.domain)] * value.width;
+    std::shared_ptr<Bytes>& buffer = step_buffers_[i];
+    if (buffer && buffer->size() >= bytes) continue;
+    buffer.reset();  // before it is made anew: both at once may be too much
+    buffer = std::make_shared<Bytes>(bytes);
   }
+  step_rows_ = step_rows;
 }
 
 Rows Executor::step(const StepInput& step) {
@@ -67,16 +71,22 @@ Rows Executor::step(const StepInput& step) {
   grow(step.rows, step.wanted_count);
   StepRun run(*this, step);
   walk_.run(run);
-  return tap(program_.logits);
+  return rows_of(program_.logits);
 }
 
 Rows Executor::tap(int buffer) const {
+  std::lock_guard<std::mutex> turn(turn_);
+  return rows_of(buffer);
+}
+
+Rows Executor::rows_of(int buffer) const {
   const Value& value = plan_.values.at(buffer);
   if (buffer < 0 || value.place != Place::kStep || value.form != Form::kFloats) {
     throw std::invalid_argument("the buffer is not tapped.");
   }
-  return {reinterpret_cast<const float*>(step_buffers_[buffer].data()),
-          step_rows_[static_cast<int>(value.domain)], value.width};
+  const std::shared_ptr<Bytes>& memory = step_buffers_[buffer];
+  return {memory ? reinterpret_cast<const float*>(memory->data()) : nullptr,
+          step_rows_[static_cast<int>(value.domain)], value.width, memory};
 }
 
 }  // namespace fewbit

@@ -18,10 +18,11 @@
 
 namespace fewbit {
 
-// Rows of one buffer; element (r, c) is data[r * width + c].
+// Rows of one buffer; element (r, c) is data[r * width + c]. The next step may write over them.
 struct Rows {
   const float* data;
   int64_t rows, width;
+  std::shared_ptr<const void> memory;
 };
 
 class Executor {
@@ -52,6 +53,7 @@ class Executor {
   };
   const std::vector<StageCut>& cuts(Domain domain, int64_t rows);
   void grow(int64_t rows, int64_t wanted);
+  Rows rows_of(int buffer) const;
 
   Program program_;
   Plan plan_;
@@ -61,12 +63,13 @@ class Executor {
   const LinearKernels& linear_;
   const OpKernels& ops_;
   Bytes workspace_;
-  std::vector<Bytes> scratch_;       // by thread
-  std::vector<Bytes> step_buffers_;  // by value: those that hold all rows of a step
-  Bytes partials_;                   // blocks of a row's attention that several units computed
+  std::vector<Bytes> scratch_;  // by thread
+  // By value: those that hold all rows of a step; null until there was one.
+  std::vector<std::shared_ptr<Bytes>> step_buffers_;
+  Bytes partials_;  // blocks of a row's attention that several units computed
   std::array<std::array<Cuts, 2>, 2> cuts_;
   std::array<int64_t, 2> step_rows_{};  // by domain, of the last step
-  std::mutex turn_;
+  mutable std::mutex turn_;
 };
 
 }  // namespace fewbit

@@ -66,7 +66,9 @@ class Placement {
   }
 
   void place_in_unit(const Chain& chain) {
-    const size_t floats = std::max(kUnitElements, chain.granule);
+    // Without linear layers columns stay whole: a unit of one row may be wider than any granule.
+    const bool whole = chain.inputs == 0 && !chain.attention;
+    const size_t floats = std::max(kUnitElements, whole ? chain.columns : chain.granule);
     size_t used = 0;
     for (const Step& step : chain.steps) {
       Value& value = plan_.values[step.out];

@@ -1,6 +1,8 @@
 #include "executor/thread_pool.h"
 
-#include "executor/float_environment.h"
+#include <unistd.h>
+
+#include "simd/float_environment.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
@@ -24,14 +26,30 @@ void pause_briefly() {
 #endif
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : process_(getpid()) {
   workers_.reserve(threads - 1);
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      workers_.emplace_back([this, thread] { work(thread); });
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
 ThreadPool::~ThreadPool() {
+  if (forked()) {
+    // Handles of threads that this process never had can be neither joined nor detached.
+    new std::vector<std::thread>(std::move(workers_));
+  } else {
+    stop();
+  }
+}
+
+bool ThreadPool::forked() const { return getpid() != process_; }
+
+void ThreadPool::stop() {
   stopping_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();
@@ -40,12 +58,14 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const std::function<void(int thread)>& job) {
   FloatEnvironment environment;
+  // Before the lock: another thread of the parent may have held it when this process was forked.
+  if (workers_.empty() || forked()) return job(0);
   std::lock_guard<std::mutex> turn(turn_);
-  if (workers_.empty()) return job(0);
   job_ = &job;
   const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
   door_.store(uint64_t{generation} << 32 | kOpen, std::memory_order_release);
-  generation_.store(generation, std::memory_order_release);
+  // Sequentially consistent: notify_all looks for sleepers, and must not look before this is seen.
+  generation_.store(generation);
   generation_.notify_all();
   job(0);
   door_.fetch_and(~kOpen, std::memory_order_acq_rel);

@@ -24,17 +24,18 @@ class Spin {
       std::this_thread::yield();
     }
   }
-  int tries() const { return tries_; }
+  int64_t tries() const { return tries_; }
 
  private:
-  static constexpr int kPauses = 1 << 7;  // some microseconds
-  int tries_ = 0;
+  static constexpr int64_t kPauses = 1 << 7;  // some microseconds
+  int64_t tries_ = 0;
 };
 
 class ThreadPool {
  public:
   // `threads` counts the caller: threads - 1 are started. They wait without using a core once a
-  // fraction of a millisecond has passed without a job.
+  // fraction of a millisecond has passed without a job. Throws std::system_error, with none left
+  // running, where the system gives no more threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -45,11 +46,13 @@ class ThreadPool {
   // Calls job(0) here and job(t) on every worker t that wakes in time. A worker that comes late
   // finds the door closed: `job(0)` alone must be able to finish all the work, so a descheduled
   // worker that holds none of it delays nobody. Returns when all that entered have left. Callers
-  // on several threads take turns.
+  // on several threads take turns. In the child of a fork, which has no workers, job(0) is alone.
   void run(const std::function<void(int thread)>& job);
 
  private:
   void work(int thread);
+  void stop();
+  bool forked() const;
   uint32_t wait_for_generation_after(uint32_t seen);
   bool enter(uint32_t generation);
 
@@ -62,6 +65,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint64_t> door_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
   std::atomic<bool> stopping_{false};
+  const int64_t process_;  // that has the workers
   std::vector<std::thread> workers_;
 };
 

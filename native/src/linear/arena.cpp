@@ -34,8 +34,9 @@ std::shared_ptr<uint8_t> PackedArena::take(size_t bytes) {
   const std::lock_guard<std::mutex> turn(turn_);
   const size_t needed = whole(bytes, kLine);
   if (size_ - used_ < needed) {
-    size_ = std::max(kBlock, whole(needed, kHugePage));
-    block_ = new_block(size_);
+    const size_t size = std::max(kBlock, whole(needed, kHugePage));
+    block_ = new_block(size);
+    size_ = size;
     used_ = 0;
   }
   std::shared_ptr<uint8_t> part(block_, block_.get() + used_);

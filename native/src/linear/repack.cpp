@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -360,7 +361,11 @@ OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads) 
     }
   };
   std::vector<std::thread> others;
-  for (int i = 1; i < threads && i < matrix.tiles(); ++i) others.emplace_back(work);
+  try {
+    for (int i = 1; i < threads && i < matrix.tiles(); ++i) others.emplace_back(work);
+  } catch (const std::exception&) {
+    // The system gives no more threads: those that it gave and this one do all of the work.
+  }
   work();
   for (auto& other : others) other.join();
   return owned;

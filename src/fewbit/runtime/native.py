@@ -53,6 +53,7 @@ class NativeExecutor:
     Memory is the packed weights, the KV store (touched page by page as it fills) and one workspace
     of a fixed number of rows; logits and taps take their rows' bytes beyond that. Steps from
     several Python threads take turns, and each releases the interpreter's lock for its whole run.
+    In the child of a fork, which has none of the pool's threads, the caller's runs alone.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class NativeExecutor:
             taps: ops whose results `tap` returns after a step.
 
         Raises:
-            UsageError: pages or threads below 1, more pages than memory can hold, or a tap that
-                names no op of the Program.
+            UsageError: pages or threads below 1, more weights or pages than memory can hold, more
+                threads than the system gives, or a tap that names no op of the Program.
             KernelError: no kernel reads a tensor, or this CPU lacks the instruction set.
             FaultError: the Program is not well-formed.
         """
@@ -84,7 +85,13 @@ class NativeExecutor:
             raise UsageError(f"pages is {pages}; the KV store needs at least one page.")
         self._isa = choose_isa(isa)
         pool = threads if isinstance(threads, ThreadPool) else thread_pool(threads)
-        writer = _ProgramWriter(binding, taps, pool.size)
+        try:
+            writer = _ProgramWriter(binding, taps, pool.size)
+        except MemoryError as error:
+            raise UsageError(
+                "There is no memory for the model's weights; quantize the model to fewer bits, or "
+                "free memory."
+            ) from error
         try:
             self._native = _native.Executor(writer.program, pages, pool, self._isa)
         except ValueError as error:
@@ -117,7 +124,8 @@ class NativeExecutor:
 
         Raises:
             UsageError: token, page or wanted row out of range, spans that do not cover the rows,
-                positions beyond the context, or arrays of another type; nothing was run.
+                positions beyond the context, arrays of another type, or no memory for the logits;
+                nothing was run.
         """
         _check_arrays(step)
         spans = [(span.start, span.count, span.position, span.pages) for span in step.spans]
@@ -125,6 +133,11 @@ class NativeExecutor:
             return self._native.step(step.tokens, spans, step.wanted)
         except ValueError as error:
             raise UsageError(f"The step cannot run: {error}") from error
+        except MemoryError as error:
+            raise UsageError(
+                f"There is no memory for a step of {len(step.tokens)} rows with the logits of "
+                f"{len(step.wanted)}; run fewer rows at once."
+            ) from error
 
     def tap(self, layer: int, site: str) -> NDArray[np.float32]:
         """Return a copy of what a tapped op wrote in the last step, float32 [rows, width].
@@ -146,7 +159,7 @@ def thread_pool(threads: int) -> ThreadPool:
     """Return a pool of that many threads, the caller of a step included.
 
     Raises:
-        UsageError: threads outside 1 to 1024.
+        UsageError: threads outside 1 to 1024, or more than the system gives.
     """
     try:
         return ThreadPool(threads)
