@@ -2,8 +2,8 @@
 
 Checked in this order: architecture, vocabulary, special tokens, how a text begins, tokens of a
 probe text and merges, chat template, and every tensor that is not quantized. The first difference
-refuses the comparison. Slots are compared, not stored names, so that a GGUF file can stand against a
-Hugging Face folder.
+refuses the comparison. Slots are compared, not stored names, so that a GGUF file can stand against
+a Hugging Face folder.
 """
 
 from __future__ import annotations
