@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.errors import BadFileError, NumericalError, UnsupportedError
+from fewbit.errors import NumericalError, UnsupportedError
 from fewbit.formats import affine, blocks, floats, kquants
 from fewbit.formats.pack import packed_bytes
 from fewbit.formats.spec import (
@@ -176,40 +176,6 @@ def encode(x: NDArray[np.float32], form: NumberFormat) -> QuantTensor:
         encoded = QuantTensor(form, (x.shape[0], x.shape[1]), codes)
         _require_held(decode(encoded), x, form)
     return encoded
-
-
-def check_layout(tensor: QuantTensor, name: str) -> None:
-    """Check that the arrays of a tensor from a file have the shapes and types its format asks for.
-
-    Raises:
-        BadFileError: they do not; the message names tensor, part, expected and met.
-        UsageError: the columns do not divide into the format's groups or blocks.
-    """
-    form, shape = tensor.spec, tensor.shape
-    if isinstance(form, BlockSpec):
-        _check(tensor.codes, np.uint8, (shape[0], form.row_bytes(shape[1])), f"{name}")
-        return
-    scales = form.scale_shape(shape)
-    kind = np.float16 if form.scale_type is ScaleType.F16 else np.float32
-    codes = (shape[0], packed_bytes(shape[1], form.bits))
-    _check(tensor.codes, np.uint8, codes, f"{name}.codes")
-    _check(tensor.scales, kind, scales, f"{name}.scales")
-    if not form.symmetric:
-        _check(tensor.zeros, np.uint8, scales, f"{name}.zeros")
-    elif tensor.zeros is not None:
-        raise BadFileError(f"{name}.zeros does not belong to the symmetric format {form.name}.")
-
-
-def _check(
-    part: NDArray[np.generic] | None, kind: type[np.generic], shape: tuple[int, int], name: str
-) -> None:
-    if part is None:
-        raise BadFileError(f"{name} is missing; {np.dtype(kind)} {shape} is expected.")
-    if part.dtype != kind or part.shape != shape:
-        raise BadFileError(
-            f"{name} is {part.dtype} {part.shape}, but its format asks for "
-            f"{np.dtype(kind)} {shape}; the file is damaged or mislabelled."
-        )
 
 
 def _decoder(form: BlockSpec) -> _Decode:

@@ -22,7 +22,7 @@ from fewbit.model.config import (
 )
 from fewbit.model.families import Family, family_of_gguf, gguf_name
 from fewbit.model.fields import Fields
-from fewbit.model.huggingface import embed_scale
+from fewbit.model.huggingface import embed_scale, softcap
 from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind
 from fewbit.program import Activation
 
@@ -77,8 +77,8 @@ def from_gguf(
         local_rope=_local_rope(fields, family),
         windows=_windows(fields, family, layers),
         attention_scale=_attention_scale(family, hidden, heads, layers, head_dim),
-        attention_softcap=_softcap(fields, family, "attn_logit_softcapping"),
-        logits_softcap=_softcap(fields, family, "final_logit_softcapping"),
+        attention_softcap=softcap(fields, family, "attn_logit_softcapping"),
+        logits_softcap=softcap(fields, family, "final_logit_softcapping"),
         activation=Activation.GELU_TANH if family.gemma else Activation.SILU,
         qk_norm=family.qk_norm,
         sandwich_norms=family.gemma,
@@ -129,12 +129,6 @@ def _attention_scale(family: Family, hidden: int, heads: int, layers: int, head_
     if family.gemma and layers == _GEMMA_27B_LAYERS:
         return 1.0 / math.sqrt(hidden / heads)
     return 1.0 / math.sqrt(head_dim)
-
-
-def _softcap(fields: Fields, family: Family, name: str) -> float | None:
-    if not family.gemma or not fields.has(name):
-        return None
-    return fields.number(name, 1e-3, 1e6)
 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

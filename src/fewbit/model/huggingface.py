@@ -64,8 +64,8 @@ def from_huggingface(config: Mapping[str, Any], owner: str = "config.json") -> M
         local_rope=local_rope,
         windows=_windows(fields, family, layers),
         attention_scale=_attention_scale(fields, family, head_dim),
-        attention_softcap=_softcap(fields, family, "attn_logit_softcapping"),
-        logits_softcap=_softcap(fields, family, "final_logit_softcapping"),
+        attention_softcap=softcap(fields, family, "attn_logit_softcapping"),
+        logits_softcap=softcap(fields, family, "final_logit_softcapping"),
         activation=_activation(fields, family),
         qk_norm=family.qk_norm,
         sandwich_norms=family.gemma,
@@ -164,7 +164,8 @@ def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
     return 1.0 / math.sqrt(scalar)
 
 
-def _softcap(fields: Fields, family: Family, name: str) -> float | None:
+def softcap(fields: Fields, family: Family, name: str) -> float | None:
+    """Return a bound of scores or logits; only Gemma has them, under a name of the file's kind."""
     if not family.gemma or not fields.has(name):
         return None
     return fields.number(name, 1e-3, 1e6)

@@ -18,11 +18,11 @@ from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, OutputError, UnsupportedError
-from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import QuantTensor
 from fewbit.methods.solvers import SOLVERS
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
+from fewbit.model.facts import quantized_formats
 from fewbit.model.huggingface import from_huggingface, to_huggingface
 from fewbit.model.weights import ModelSource
 from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan, plan
@@ -228,12 +228,11 @@ def _file_type(planned: QuantizationPlan) -> int:
 
 def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> SourceFacts:
     lines = "".join(f"{entry.source_sha256}  {entry.source}\n" for entry in entries)
-    matrices = [t.source for t in planned.tensors if t.slot and len(t.source.shape) > 1]
     return SourceFacts(
         path=str(planned.source.path),
         sha256=hashlib.sha256(lines.encode()).hexdigest(),
         formats=dict(Counter(t.source.format.name for t in planned.tensors)),
-        quantized=any(info.format not in FLOATS for info in matrices),
+        quantized=bool(quantized_formats(planned.source)),
     )
 
 
