@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fewbit.atomic import creating_folder, replacing, write_bytes
+from fewbit.atomic import creating_folder, replacing, replacing_folder, write_bytes
 from fewbit.errors import OutputError
 
 
@@ -75,3 +75,35 @@ def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="exists already"), creating_folder(path):
             raise AssertionError
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    for old in (tmp_path / "folder", tmp_path / "nothing"):
+        if old.name == "folder":
+            old.mkdir()
+            (old / "a").write_text("old")
+        with replacing_folder(old) as partial:
+            (partial / "b").write_text("new")
+            assert not (old / "b").exists()
+        assert [path.name for path in old.iterdir()] == ["b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "nothing"]
+
+
+def test_what_was_there_comes_back_when_the_rename_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "folder"
+    old.mkdir()
+    (old / "a").write_text("old")
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if target == old and not self.name.endswith(".old"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OutputError, match="folder was not written"), replacing_folder(old):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (old / "a").read_text() == "old"

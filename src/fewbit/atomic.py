@@ -58,9 +58,44 @@ def creating_folder(path: Path) -> Iterator[Path]:
     Raises:
         OutputError: `path` exists and is not an empty folder, or cannot be written.
     """
+    if not _is_free(path):
+        raise OutputError(f"{path} exists already; remove it or choose another output.")
+    with _partial_folder(path) as partial:
+        yield partial
+        _complete(partial)
+        partial.replace(path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of `path` when the block ends without an error.
+
+    Whatever `path` held is removed then, and untouched otherwise; the caller has made sure that it
+    may go.
+
+    Raises:
+        OutputError: `path` cannot be written.
+    """
+    with _partial_folder(path) as partial:
+        yield partial
+        _complete(partial)
+        old = partial.with_name(partial.name + ".old")
+        try:
+            if path.exists():
+                path.rename(old)
+            partial.rename(path)
+            sync_folder(path.parent)
+        finally:
+            if old.exists() and not path.exists():
+                old.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _partial_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder beside `path` that is removed if it is still there afterwards."""
     try:
-        if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
-            raise OutputError(f"{path} exists already; remove it or choose another output.")
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise OutputError(
@@ -68,14 +103,25 @@ def creating_folder(path: Path) -> Iterator[Path]:
         ) from error
     try:
         yield partial
-        partial.chmod(0o777 & ~_umask())
-        sync_folder(partial)
-        partial.replace(path)
-        sync_folder(path.parent)
     except OSError as error:
         raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _complete(folder: Path) -> None:
+    folder.chmod(0o777 & ~_umask())
+    sync_folder(folder)
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nothing or an empty folder is there."""
+    try:
+        return not path.exists() or (path.is_dir() and next(path.iterdir(), None) is None)
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror}); choose another output."
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import functools
 import itertools
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from fewbit.atomic import sync_folder, write_bytes
+from fewbit.atomic import replacing_folder, write_bytes
 from fewbit.calibrate.text import Documents
 from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
@@ -86,7 +84,8 @@ def compress(
     """
     chosen = settings or CompressSettings()
     started = time.perf_counter()
-    with open_model(source) as opened, _replacing_folder(out) as work:
+    _require_ours(out)
+    with open_model(source) as opened, replacing_folder(out) as work:
         plans, untried = ladder(opened, chosen.recipes)
         run = _Run(source, work, documents, chosen.evaluation, progress)
         attempts = _attempts(plans, run)
@@ -270,34 +269,6 @@ def _why_none(best: Attempt) -> tuple[str, ...]:
         f"mean KL of {describe(found.divergence.mean, found.gate.mean_divergence)} nats."
     )
     return (first, *found.verdict.reasons)
-
-
-@contextmanager
-def _replacing_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of `out` when the block ends without an error."""
-    _require_ours(out)
-    try:
-        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise OutputError(
-            f"{out} cannot be written ({error.strerror}); choose another output."
-        ) from error
-    old = work.with_name(work.name + ".old")
-    try:
-        yield work
-        work.chmod(0o755)
-        sync_folder(work)
-        if out.exists():
-            out.rename(old)
-        work.rename(out)
-        sync_folder(out.parent)
-    except OSError as error:
-        raise OutputError(f"{out} was not written ({error.strerror or error}).") from error
-    finally:
-        if old.exists() and not out.exists():
-            old.rename(out)
-        for leftover in (work, old):
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _require_ours(out: Path) -> None:
