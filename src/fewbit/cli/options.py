@@ -143,9 +143,10 @@ class RunOptions:
 
     def conditions(self, loaded: LoadedModel) -> Conditions:
         """Return the machine and the software that the figures of a run belong to."""
-        from fewbit.evaluate.conditions import available_threads, conditions
+        from fewbit.evaluate.conditions import conditions
+        from fewbit.runtime.native import available_cores
 
-        threads = self.threads or available_threads()
+        threads = self.threads or available_cores()
         return conditions(loaded.runner.kernels, threads, self.executor)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,11 +25,6 @@ def conditions(kernels: Iterable[KernelRecord], threads: int, executor: str) -> 
         fewbit=__version__,
         executor=executor,
     )
-
-
-def available_threads() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor() -> str:

@@ -15,7 +15,7 @@ from fewbit.calibrate.text import Documents
 from fewbit.calibrate.windows import Window, cut_windows
 from fewbit.errors import UsageError
 from fewbit.evaluate.axes import Axes, summarize
-from fewbit.evaluate.conditions import available_threads, conditions
+from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.gate import judge
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix
 from fewbit.evaluate.score import Pair, Scores, join, score
@@ -26,6 +26,7 @@ from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.records.evaluation import Evaluation, Gate, Outcome, TensorError, TextFacts, Verdict
 from fewbit.records.kernels import kernel_fallbacks
 from fewbit.records.model import ModelFacts
+from fewbit.runtime.native import available_cores
 
 SCREEN_LEVEL = 0.999
 """Confidence of the early look that spares a hopeless candidate the full measurement; higher than
@@ -195,7 +196,7 @@ def _opened(path: Path) -> Iterator[Subject]:
 
 
 def _threads(settings: EvaluationSettings) -> int:
-    return settings.threads or available_threads()
+    return settings.threads or available_cores()
 
 
 def _windows(
