@@ -104,7 +104,9 @@ def _partial_folder(path: Path) -> Iterator[Path]:
     try:
         yield partial
     except OSError as error:
-        raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
+        raise OutputError(
+            f"{path} was not written ({error.strerror or error}); what was there is untouched."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

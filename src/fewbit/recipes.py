@@ -69,7 +69,9 @@ def read_recipe(path: Path) -> Recipe:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise MissingError(f"The recipe {path} cannot be read ({error.strerror}).") from error
+        raise MissingError(
+            f"The recipe {path} cannot be read ({error.strerror}); give a .toml file."
+        ) from error
     if len(content) > _LARGEST_FILE:
         raise BadFileError(
             f"The recipe {path} has {len(content)} bytes; a recipe has at most 1 MiB."
@@ -106,7 +108,8 @@ def checked(recipe: Recipe) -> Recipe:
     for number, rule in enumerate(recipe.rules, 1):
         if (rule.role is None) == (rule.match is None):
             raise UsageError(
-                f"Rule {number} of recipe '{recipe.name}' must have either a role or a match."
+                f"Rule {number} of recipe '{recipe.name}' must have either a role or a match; "
+                "give one of them."
             )
         for form in (rule.format, *rule.fallback):
             if form != KEEP:

@@ -120,7 +120,10 @@ def ranges(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return each group's minimum and maximum, widened to hold zero, in `scale_shape`."""
     if 0 in x.shape:
-        raise UsageError(f"A matrix of shape {x.shape} has nothing to quantize.")
+        raise UsageError(
+            f"A matrix of shape {x.shape} has nothing to quantize; "
+            "give at least one row and one column."
+        )
     scale_rows, scale_columns = spec.scale_shape((x.shape[0], x.shape[1]))
     groups = x.reshape(x.shape[0], scale_columns, -1)
     low, high = groups.min(axis=2), groups.max(axis=2)

@@ -277,7 +277,8 @@ def _scaling(fields: Fields, kind: ScalingKind, context: int) -> RopeScaling:
         return RopeScaling(kind, factor, length, low_frequency=low, high_frequency=high)
     if fields.has("mscale") or fields.has("mscale_all_dim"):
         raise UnsupportedError(
-            f"{fields.owner}: mscale and mscale_all_dim of yarn rope scaling are not supported."
+            f"{fields.owner}: mscale and mscale_all_dim of yarn rope scaling are not supported; "
+            "supported: factor, attention_factor, beta_fast, beta_slow, truncate."
         )
     return RopeScaling(
         kind,

@@ -25,6 +25,8 @@ MAX_SOURCE = 1 << 16
 MAX_NESTING = 48
 """Nesting of messages and tools; under what a template may nest itself."""
 
+_ADVICE = "use another template, or the text without one"
+
 
 class ChatTemplate:
     """One template. It is compiled at its first use, so that a bad one hinders only chats."""
@@ -82,15 +84,16 @@ class ChatTemplate:
         bounds = limits or limits_for(_weight(data))
         sandbox = TemplateSandbox(Budget(bounds), self._clock)
         values = {**self._special_tokens, **data, "add_generation_prompt": add_generation_prompt}
-        text: str = _run(lambda: _collect(sandbox.template_of(self._code), values, bounds))
+        code = self._code
+        text: str = _run(lambda: _collect(sandbox.template_of(code), values, bounds))
         return text
 
     @cached_property
     def _code(self) -> CodeType:
         if len(self.source) > MAX_SOURCE:
             raise TemplateError(
-                f"The chat template has {len(self.source):,} characters; at most {MAX_SOURCE:,} "
-                "are supported."
+                f"The chat template has {len(self.source):,} characters and at most "
+                f"{MAX_SOURCE:,} are supported; {_ADVICE}."
             )
         sandbox = TemplateSandbox(Budget(limits_for(0)))
         code: CodeType = _run(lambda: sandbox.compile(self.source))
@@ -112,22 +115,26 @@ def _run(action: Callable[[], Any]) -> Any:
     """Return what `action` returns; whatever goes wrong in a template is a TemplateError."""
     try:
         return action()
+    except TemplateError as error:
+        raise _failed(str(error).rstrip(".")) from error
     except FewbitError:
         raise
     except RefusedError as error:
         raise TemplateError(f"The chat template refuses this conversation: {error}") from None
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(
-            f"The chat template is malformed in line {error.lineno}: {_short(error)}."
-        ) from error
+        place = f"in line {error.lineno}: {_short(error)}"
+        raise _failed(f"The chat template is malformed {place}") from error
     except RecursionError as error:
-        raise TemplateError("The chat template calls itself, or nests, without end.") from error
+        raise _failed("The chat template calls itself, or nests, without end") from error
     except MemoryError as error:
-        raise TemplateError("The chat template asked for more memory than there is.") from error
+        raise _failed("The chat template asked for more memory than there is") from error
     except Exception as error:
-        raise TemplateError(
-            f"The chat template failed ({type(error).__name__}): {_short(error)}."
-        ) from error
+        name = type(error).__name__
+        raise _failed(f"The chat template failed ({name}): {_short(error)}") from error
+
+
+def _failed(what: str) -> TemplateError:
+    return TemplateError(f"{what}; {_ADVICE}.")
 
 
 def _short(error: Exception) -> str:
@@ -145,7 +152,7 @@ def _plain_variables(
     listed = [_plain(message, f"messages[{i}]", 0) for i, message in enumerate(messages)]
     for index, message in enumerate(listed):
         if not isinstance(message, dict):
-            raise RequestError(f"messages[{index}] is no object with a role and a content.")
+            raise RequestError(f"messages[{index}] is no object; give it a role and a content.")
     given = {"documents": None, **variables, "tools": tools}
     plain = {name: _plain(value, name, 0) for name, value in given.items()}
     plain["messages"] = [
@@ -162,7 +169,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         if isinstance(value, kind):
             return kind(value)
     if depth > MAX_NESTING:
-        raise RequestError(f"{where[:80]} is nested more than {MAX_NESTING} deep.")
+        raise RequestError(f"{where[:80]} is nested more than {MAX_NESTING} deep; flatten it.")
     if isinstance(value, Mapping):
         return {str(key): _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -87,7 +87,7 @@ def _read_plan(text: bytes) -> _Plan:
     parts = {name: tree.get(name) for name in ("decoder", "pre_tokenizer")}
     for name, part in parts.items():
         if part is not None and not isinstance(part, dict):
-            raise BadFileError(f"{SOURCE} has a {name} that is not an object.")
+            raise BadFileError(f"{SOURCE} has a {name} that is not an object; download it again.")
     return _Plan(
         decoder=parts["decoder"],
         pre_tokenizer=parts["pre_tokenizer"],
@@ -214,7 +214,10 @@ def _generation_ends(generation_config: Mapping[str, Any]) -> set[int]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for token in values:
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            raise BadFileError(f"generation_config.json has eos_token_id {str(token)[:40]!r}.")
+            raise BadFileError(
+                f"generation_config.json has eos_token_id {str(token)[:40]!r}, which is no token "
+                "id; download it again."
+            )
     return set(values)
 
 

@@ -12,6 +12,7 @@ from fewbit.errors import BadFileError, MissingError
 from fewbit.tokens.merges import split_merges
 
 PREFIX = "tokenizer.ggml."
+DAMAGED = "the file is damaged, fetch it again"
 
 
 class TokenType(IntEnum):
@@ -61,13 +62,13 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         token, text = next((i, t) for i, t in enumerate(texts) if ids[t] != i)
         raise BadFileError(
             f"{PREFIX}tokens has {text[:80]!r} twice, as ids {token:,} and {ids[text]:,}; "
-            "the file is damaged."
+            f"{DAMAGED}."
         )
     types = _array(metadata, "token_type") or [int(TokenType.NORMAL)] * len(texts)
     if len(types) != len(texts):
         raise _wrong_length("token_type", len(types), len(texts))
     if not all(isinstance(kind, int) for kind in types):
-        raise BadFileError(f"{PREFIX}token_type is not an array of integers.")
+        raise BadFileError(f"{PREFIX}token_type is not an array of integers; {DAMAGED}.")
     return Vocabulary(texts, _with_roles(metadata, types), ids)
 
 
@@ -89,7 +90,7 @@ def _token_text(index: int, text: object) -> str:
         # An empty text would match everywhere; llama.cpp gives it this name.
         return text or f"[EMPTY_{index}]"
     found = "not UTF-8" if isinstance(text, bytes) else f"a {type(text).__name__}"
-    raise BadFileError(f"{PREFIX}tokens[{index}] is {found} instead of text; the file is damaged.")
+    raise BadFileError(f"{PREFIX}tokens[{index}] is {found} instead of text; {DAMAGED}.")
 
 
 def read_merges(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[tuple[str, str]]:
@@ -103,7 +104,7 @@ def read_merges(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[tup
     if lines is None:
         raise MissingError(f"{PREFIX}merges is absent; a byte-level BPE needs it.")
     if not all(isinstance(line, str) for line in lines):
-        raise BadFileError(f"{PREFIX}merges holds something other than UTF-8 strings.")
+        raise BadFileError(f"{PREFIX}merges holds something other than UTF-8 strings; {DAMAGED}.")
     merges = split_merges(lines)
     ids = vocabulary.ids
     for left, right in merges:
@@ -111,7 +112,7 @@ def read_merges(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[tup
             absent = next(text for text in (left, right, left + right) if text not in ids)
             raise BadFileError(
                 f"{PREFIX}merges joins {left[:40]!r} and {right[:40]!r}, but {absent[:80]!r} is "
-                "not in the vocabulary; the file is damaged."
+                f"not in the vocabulary; {DAMAGED}."
             )
     return merges
 
@@ -135,9 +136,7 @@ def read_scores(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[flo
 
 
 def _wrong_length(name: str, met: int, expected: int) -> BadFileError:
-    return BadFileError(
-        f"{PREFIX}{name} has {met:,} entries for {expected:,} tokens; the file is damaged."
-    )
+    return BadFileError(f"{PREFIX}{name} has {met:,} entries for {expected:,} tokens; {DAMAGED}.")
 
 
 def _array(metadata: Mapping[str, Any], name: str) -> list[Any] | None:
@@ -145,7 +144,9 @@ def _array(metadata: Mapping[str, Any], name: str) -> list[Any] | None:
     if value is None:
         return None
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-        raise BadFileError(f"{PREFIX}{name} is a {type(value).__name__} instead of an array.")
+        raise BadFileError(
+            f"{PREFIX}{name} is a {type(value).__name__} instead of an array; {DAMAGED}."
+        )
     # NumPy arrays become plain numbers: their scalars are neither int nor JSON.
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
@@ -161,7 +162,8 @@ def field(metadata: Mapping[str, Any], name: str, kind: type) -> Any:
         return None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise BadFileError(
-            f"{PREFIX}{name} is {str(value)[:80]!r} instead of a value of type {kind.__name__}."
+            f"{PREFIX}{name} is {str(value)[:80]!r} instead of a value of type {kind.__name__}; "
+            f"{DAMAGED}."
         )
     return value
 
@@ -181,7 +183,6 @@ def token_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None:
     value: int | None = field(metadata, name, int)
     if value is not None and not 0 <= value < size:
         raise BadFileError(
-            f"{PREFIX}{name} is {value:,}, beyond the vocabulary of {size:,} tokens; "
-            "the file is damaged."
+            f"{PREFIX}{name} is {value:,}, beyond the vocabulary of {size:,} tokens; {DAMAGED}."
         )
     return value

@@ -52,6 +52,9 @@ def split_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
     for index, line in enumerate(lines):
         cut = line.find(" ", 1)
         if not 0 < cut < len(line) - 1:
-            raise BadFileError(f"merge {index:,} is {line[:80]!r} instead of two tokens.")
+            raise BadFileError(
+                f"merge {index:,} is {line[:80]!r} instead of two tokens; the tokenizer is "
+                "damaged, fetch the model again."
+            )
         pairs[line[:cut], line[cut + 1 :]] = None
     return list(pairs)
