@@ -20,7 +20,7 @@ def eval(  # noqa: PLR0913
     threads: int | None = None,
     executor: str = "native",
     isa: str | None = None,
-    strict: bool = False,
+    strict: Annotated[bool, Parameter(negative="")] = False,
     html: Path | None = None,
     json: JsonOption = None,
 ) -> int:

@@ -16,7 +16,7 @@ def quantize(
     *,
     recipe: str,
     out: Path,
-    strict: bool = False,
+    strict: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = None,
 ) -> int:
     """Quantize a model by a recipe and write it with its manifest.
