@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 
@@ -77,3 +78,24 @@ def test_nothing_heavy_is_imported_for_help() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_full_output_is_one_line_and_2(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(app, "build", _failing(OSError(number, "cannot")))
+    assert app.run([]) == 2
+    assert capsys.readouterr().err == (
+        "fewbit: the output cannot be written (cannot); make room or write elsewhere.\n"
+    )
+
+
+def test_another_error_of_the_system_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "build", _failing(OSError(errno.EBADF, "bad")))
+    assert app.run([]) == 70
+
+
+def test_only_what_was_asked_for_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["compress", "--help"]) == 0
+    assert "--empty" not in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import NoReturn
@@ -9,11 +10,15 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from fewbit import __version__
+from fewbit.cli.output import abandon_stdout
 from fewbit.errors import FewbitError
 
 EXIT_USAGE = 2
 EXIT_FAULT = 70
 EXIT_INTERRUPTED = 130
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What an output that cannot take more answers with: the machine's affair, no defect of ours."""
 
 COMMANDS = {
     "pull": (
@@ -81,6 +86,8 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
         result = build()(arguments, exit_on_error=False, print_error=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except CycloptsError as error:
         return _complain(_one_line(str(error)) + " See --help.", EXIT_USAGE)
     except FewbitError as error:
@@ -88,14 +95,26 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted.", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        _close_stdout()
+        abandon_stdout()
         return 0
-    except Exception:  # the last net: a defect of ours, with what a report needs
-        traceback.print_exc()
-        return _complain(
-            f"this is a fault in fewbit {__version__}; please report the lines above.", EXIT_FAULT
-        )
+    except Exception as error:  # the last net
+        return _unforeseen(error)
     return result if isinstance(result, int) else 0
+
+
+def _unforeseen(error: Exception) -> int:
+    """Answer an output without room in a sentence, and a defect of ours with what a report needs."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        abandon_stdout()
+        return _complain(
+            f"{error.filename or 'the output'} cannot be written ({error.strerror}); make room or "
+            "write elsewhere.",
+            EXIT_USAGE,
+        )
+    traceback.print_exception(error)
+    return _complain(
+        f"this is a fault in fewbit {__version__}; please report the lines above.", EXIT_FAULT
+    )
 
 
 def _complain(message: str, code: int) -> int:
@@ -105,10 +124,3 @@ def _complain(message: str, code: int) -> int:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _close_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush meets no closed pipe."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

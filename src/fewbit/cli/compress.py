@@ -15,7 +15,7 @@ def compress(  # noqa: PLR0913
     /,
     *,
     out: Path,
-    recipe: tuple[str, ...] = (),
+    recipe: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     text: Path | None = None,
     windows: int = 40,
     threads: int | None = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fewbit.cli.output import JsonOption
+from fewbit.cli.output import HtmlOption, JsonOption
 
 
 def eval(  # noqa: PLR0913
@@ -21,7 +21,7 @@ def eval(  # noqa: PLR0913
     executor: str = "native",
     isa: str | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
-    html: Path | None = None,
+    html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
     """Measure a model against its exact source and give a verdict.

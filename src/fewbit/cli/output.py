@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
@@ -15,26 +18,58 @@ if TYPE_CHECKING:
 
 RecordT = TypeVar("RecordT", bound="Record")
 
-JsonOption: TypeAlias = Annotated[Path | None, Parameter(name="--json", allow_leading_hyphen=True)]
+STDOUT = Path("-")
+
+
+def writable(_type: object, path: Path | None) -> None:
+    """Refuse a file that cannot be written before the work whose record it is to hold.
+
+    Raises:
+        ValueError: it is a folder, or its folder is absent or closed to us.
+    """
+    if path is None or path == STDOUT:
+        return
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file.")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is no folder; make it, or choose another file.")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path.parent} cannot be written; choose another file.")
+
+
+JsonOption: TypeAlias = Annotated[
+    Path | None, Parameter(name="--json", allow_leading_hyphen=True, validator=writable)
+]
 """`--json FILE`; `-` is stdout."""
 
-STDOUT = Path("-")
+HtmlOption: TypeAlias = Annotated[Path | None, Parameter(name="--html", validator=writable)]
+"""`--html FILE`."""
 
 
 def deliver(record: RecordT, json: Path | None, draw: Callable[[RecordT, Console], None]) -> None:
     """Write the record as JSON where that is asked for, and draw it unless stdout has the JSON.
 
+    A reader of stdout that goes away, as `head` does, changes nothing of how the command ends.
+
     Raises:
         OutputError: the file cannot be written.
     """
-    from rich.console import Console
-
     from fewbit.atomic import write_bytes
+    from fewbit.cli.console import PipeConsole
     from fewbit.records.base import to_json
 
     if json == STDOUT:
-        print(to_json(record).decode(), end="")
+        try:
+            print(to_json(record).decode(), end="", flush=True)
+        except BrokenPipeError:
+            abandon_stdout()
         return
     if json is not None:
         write_bytes(json, to_json(record))
-    draw(record, Console(highlight=False))
+    draw(record, PipeConsole(highlight=False))
+
+
+def abandon_stdout() -> None:
+    """Point stdout at nothing, so that no later write or flush meets what cannot take it."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,55 @@
+"""Where records go: a reader that leaves, and files that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fewbit.cli import app
+from fewbit.cli.output import STDOUT, deliver
+from fewbit.records.base import Record
+
+
+class Small(Record, frozen=True):
+    """A record."""
+
+    lines: tuple[str, ...] = ("one", "two")
+
+
+def draw(record: Small, console: Console) -> None:
+    for line in record.lines:
+        console.print(line)
+
+
+@pytest.fixture
+def left_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stdout whose reader is gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        yield
+        monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("left_reader")
+@pytest.mark.parametrize("json", [None, STDOUT])
+def test_a_reader_that_leaves_changes_nothing_of_how_the_command_ends(json: Path | None) -> None:
+    deliver(Small(), json, draw)
+    print("the path of an artefact", flush=True)
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+@pytest.mark.parametrize("file", ["", "absent/file", "."])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    option: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / file) if file else ""
+    # The model does not exist: naming it instead would say that the file was looked at too late.
+    assert app.run(["eval", "no-model", "--against", "no-model", option, target]) == 2
+    assert option in capsys.readouterr().err
