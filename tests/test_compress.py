@@ -204,3 +204,26 @@ def test_inconclusive_outweighs_rejections_only_when_nothing_is_accepted():
     assert "best attempt, unsure" in conclude(facts, [bad, unsure], [], 1.0).reasons[0]
     assert conclude(facts, [bad, unsure, good], [], 1.0).outcome is Outcome.ACCEPT
     assert conclude(facts, [bad], [], 1.0).outcome is Outcome.REJECT
+
+
+@pytest.mark.parametrize("place", [".", "inner", ".."])
+def test_the_source_is_never_in_the_way_of_the_output(tmp_path, source, place):
+    own = tmp_path / "own"
+    compress(source, own, DOCUMENTS, settings("rtn-int8-g32"))
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in own.rglob("*"))
+    out = (own / place).resolve()
+    with pytest.raises(OutputError):
+        compress(own, out, DOCUMENTS, settings("rtn-int2-g32"))
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in own.rglob("*")) == before
+
+
+def test_what_came_to_the_output_meanwhile_is_untouched(tmp_path, source):
+    out = tmp_path / "out"
+
+    def someone_else(*_):
+        out.mkdir(exist_ok=True)
+        (out / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(OutputError, match="was not written by fewbit compress"):
+        compress(source, out, DOCUMENTS, settings("rtn-int8-g32"), someone_else)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.txt"]

@@ -408,3 +408,23 @@ def test_a_tensor_that_cannot_be_decoded_is_named(tmp_path):
         plan(open_model(path), built_in("rtn-int2-g32"))
     kept = plan(open_model(path), built_in("rtn-int4-g32"))
     assert {t.status for t in kept.tensors if t.source.name == "blk.0.attn_q.weight"} == {"kept"}
+
+
+def test_an_output_inside_the_source_is_refused(llama):
+    before = tree_hash(llama)
+    with pytest.raises(OutputError, match="the source is only read"):
+        quantize(open_model(llama), built_in("rtn-int4-g32"), llama / "out")
+    assert tree_hash(llama) == before
+
+
+def test_a_gguf_file_goes_where_its_manifest_cannot_be_written(tmp_path, monkeypatch):
+    config = CONFIGS["llama"]
+    source = open_model(write_gguf(tmp_path / "in.gguf", config, random_weights(config)))
+
+    def full(*_):
+        raise OutputError("no room")
+
+    monkeypatch.setattr(writing_module, "write_bytes", full)
+    with pytest.raises(OutputError, match="no room"):
+        quantize(source, built_in("rtn-q4_0"), tmp_path / "out.gguf")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]

@@ -126,6 +126,21 @@ def _is_free(path: Path) -> bool:
         ) from error
 
 
+def require_apart(out: Path, source: Path) -> None:
+    """Check that writing `out` leaves everything of `source` as it is.
+
+    Raises:
+        OutputError: `out` is the source, lies in its folder, or is a folder around it.
+    """
+    written, read = out.resolve(), source.resolve()
+    inside = written.is_relative_to(read) or read.is_relative_to(written)
+    if inside:
+        raise OutputError(
+            f"{out} and the source {source} lie one in the other, and the source is only read; "
+            "choose another output."
+        )
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside `folder` durable, where the file system allows it."""
     with contextlib.suppress(OSError):

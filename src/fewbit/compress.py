@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from fewbit.atomic import replacing_folder, write_bytes
+from fewbit.atomic import replacing_folder, require_apart, write_bytes
 from fewbit.calibrate.text import Documents
 from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
@@ -77,7 +77,8 @@ def compress(
     was accepted, the artefact. A folder that an earlier compression wrote is replaced.
 
     Raises:
-        OutputError: `out` holds something else, or cannot be written; it is untouched then.
+        OutputError: `out` holds something else, lies in the source, or cannot be written; it is
+            untouched then.
         UsageError: no recipe is named, or none would make the source smaller.
         BadFileError, MissingError, UnsupportedError, KernelError: the source cannot be used.
         NumericalError: the source's weights or logits are not finite.
@@ -85,12 +86,14 @@ def compress(
     chosen = settings or CompressSettings()
     started = time.perf_counter()
     _require_ours(out)
+    require_apart(out, source)
     with open_model(source) as opened, replacing_folder(out) as work:
         plans, untried = ladder(opened, chosen.recipes)
         run = _Run(source, work, documents, chosen.evaluation, progress)
         attempts = _attempts(plans, run)
         report = conclude(model_facts(opened), attempts, untried, time.perf_counter() - started)
         _write(report, work)
+        _require_ours(out)  # others had all this time to put something there
     return report
 
 

@@ -103,7 +103,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _unforeseen(error: Exception) -> int:
-    """Answer an output without room in a sentence, and a defect of ours with what a report needs."""
+    """Name an output without room in a sentence, and show a defect of ours in full."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         abandon_stdout()
         return _complain(

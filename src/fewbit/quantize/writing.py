@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit import __version__
-from fewbit.atomic import write_bytes
+from fewbit.atomic import require_apart, write_bytes
 from fewbit.checkpoint.artefact import write_artefact
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts, TensorInfo
 from fewbit.checkpoint.gguf_types import ValueType
@@ -62,10 +62,11 @@ def execute(planned: QuantizationPlan, out: Path, progress: Progress | None = No
 
     Raises:
         NumericalError: a value is not finite or beyond its format; says tensor, row and column.
-        OutputError: `out` exists already and is no file to replace, or cannot be written.
+        OutputError: `out` exists already, lies in the source, or cannot be written.
         UnsupportedError: the configuration cannot be expressed in the container's layout.
         FaultError: the artefact is not what was promised.
     """
+    require_apart(out, planned.source.path)
     run = _Run(planned, progress)
     if planned.container is Container.GGUF:
         _write_gguf(run, out)
@@ -216,7 +217,11 @@ def _write_gguf(run: _Run, out: Path) -> None:
         if path.exists():
             raise OutputError(f"{path} exists already; remove it or choose another output.")
     write_gguf(out, overlay(facts, changes), run.infos(), run.read)
-    write_bytes(manifest_path(out), to_json(run.manifest()))
+    try:
+        write_bytes(manifest_path(out), to_json(run.manifest()))
+    except BaseException:
+        out.unlink()  # a file without its manifest would be half of an artefact
+        raise
 
 
 def _file_type(planned: QuantizationPlan) -> int:
