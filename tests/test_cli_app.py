@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +100,22 @@ def test_another_error_of_the_system_is_a_fault(monkeypatch: pytest.MonkeyPatch)
 def test_only_what_was_asked_for_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["compress", "--help"]) == 0
     assert "--empty" not in capsys.readouterr().out
+
+
+def test_a_terminated_command_leaves_nothing_half_written(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal, sys
+from fewbit.atomic import replacing_folder
+from fewbit.cli import app
+
+def command(*_, **__):
+    with replacing_folder(pathlib.Path(sys.argv[1]) / "out") as partial:
+        (partial / "half").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+app.build = lambda: command
+app.main([])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert done.returncode == 143
+    assert not list(tmp_path.iterdir())

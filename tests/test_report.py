@@ -150,3 +150,6 @@ def test_terminal_lists_attempts():
     assert "This fell back." in html.compress_page(report)
     assert "rtn-int8-g128 not tried: It would not make the model smaller." in shown
     assert Outcome.REJECT.value in shown
+    notes = report.attempts[-1].evaluation.notes
+    assert notes
+    assert all(f"Note: {note}" in " ".join(shown.split()) for note in notes)

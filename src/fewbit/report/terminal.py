@@ -25,13 +25,12 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
         style="dim",
         highlight=False,
     )
-    for note in evaluation.notes:
-        console.print(f"Note: {escape(note)}", style="dim", highlight=False)
+    _print_notes(evaluation.notes, console)
     print_verdict(evaluation.verdict.outcome, evaluation.verdict.reasons, console)
 
 
 def print_compress(report: CompressReport, console: Console) -> None:
-    """Print all attempts, those not tried and why, and the outcome last."""
+    """Print all attempts, those not tried and why, what to know of the last, and the outcome."""
     table = Table("recipe", box=None, header_style="dim", pad_edge=False)
     for heading in ("size", "mean KL, nats", "perplexity ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -51,6 +50,7 @@ def print_compress(report: CompressReport, console: Console) -> None:
             console.print(f"{escape(attempt.recipe)}: {escape(fallback)}", style="dim")
     for untried in report.untried:
         console.print(f"{escape(untried.recipe)} not tried: {escape(untried.reason)}", style="dim")
+    _print_notes(report.attempts[-1].evaluation.notes, console)
     print_verdict(report.outcome, report.reasons, console)
 
 
@@ -59,6 +59,11 @@ def print_verdict(outcome: Outcome, reasons: tuple[str, ...], console: Console) 
     console.print(_word(outcome))
     for reason in reasons:
         console.print(f"  {escape(reason)}", highlight=False)
+
+
+def _print_notes(notes: tuple[str, ...], console: Console) -> None:
+    for note in notes:
+        console.print(f"Note: {escape(note)}", style="dim", highlight=False)
 
 
 def _figures(evaluation: Evaluation) -> Table:
