@@ -4,6 +4,10 @@
 #include <unistd.h>
 #endif
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "linear/linear.h"
 #include "simd/probes.h"
 
@@ -22,9 +26,14 @@ extern const LinearKernels kAmxKernels;
 namespace {
 
 #if defined(__x86_64__)
+// CPUID 1: ECX bit 29. Clang before 18 does not know the feature by name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 bool has_avx512_vnni() {
