@@ -227,3 +227,8 @@ def test_what_came_to_the_output_meanwhile_is_untouched(tmp_path, source):
     with pytest.raises(OutputError, match="was not written by fewbit compress"):
         compress(source, out, DOCUMENTS, settings("rtn-int8-g32"), someone_else)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.txt"]
+
+
+def test_an_output_that_cannot_be_looked_at_is_refused(tmp_path, source):
+    with pytest.raises(OutputError, match="File name too long"):
+        compress(source, tmp_path / ("x" * 300), DOCUMENTS, settings("rtn-int8-g32"))

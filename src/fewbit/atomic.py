@@ -58,7 +58,7 @@ def creating_folder(path: Path) -> Iterator[Path]:
     Raises:
         OutputError: `path` exists and is not an empty folder, or cannot be written.
     """
-    if not _is_free(path):
+    if not is_free(path):
         raise OutputError(f"{path} exists already; remove it or choose another output.")
     with _partial_folder(path) as partial:
         yield partial
@@ -116,8 +116,8 @@ def _complete(folder: Path) -> None:
     sync_folder(folder)
 
 
-def _is_free(path: Path) -> bool:
-    """Whether nothing or an empty folder is there."""
+def is_free(path: Path) -> bool:
+    """Whether nothing or an empty folder is there; raises OutputError where that cannot be seen."""
     try:
         return not path.exists() or (path.is_dir() and next(path.iterdir(), None) is None)
     except OSError as error:

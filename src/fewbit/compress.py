@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from fewbit.atomic import replacing_folder, require_apart, write_bytes
+from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
 from fewbit.calibrate.text import Documents
 from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
@@ -276,7 +276,7 @@ def _why_none(best: Attempt) -> tuple[str, ...]:
 
 def _require_ours(out: Path) -> None:
     """Refuse to replace anything but an empty folder or an earlier compression's."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if is_free(out):
         return
     try:
         from_json(CompressReport, (out / REPORT).read_bytes(), name=str(out / REPORT))

