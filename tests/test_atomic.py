@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fewbit.atomic import creating_folder, replacing, replacing_folder, write_bytes
+from fewbit.atomic import creating_folder, replacing, replacing_folder, require_apart, write_bytes
 from fewbit.errors import OutputError
 
 
@@ -107,3 +107,20 @@ def test_what_was_there_comes_back_when_the_rename_fails(
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert (old / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("out", ["model", "model/out", ".", "link/out"])
+def test_an_output_and_its_source_lie_apart(out: str, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    (tmp_path / "link").symlink_to(source)
+    with pytest.raises(OutputError, match="one in the other"):
+        require_apart(tmp_path / out, source)
+
+
+def test_a_loop_of_links_is_left_to_the_writer(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    require_apart(loop / "out", tmp_path / "model")
+    with pytest.raises(OutputError, match="symbolic links"), creating_folder(loop / "out"):
+        pass

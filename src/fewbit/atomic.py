@@ -132,7 +132,8 @@ def require_apart(out: Path, source: Path) -> None:
     Raises:
         OutputError: `out` is the source, lies in its folder, or is a folder around it.
     """
-    written, read = out.resolve(), source.resolve()
+    # Unlike Path.resolve, realpath also answers for a loop of links, which the writer then names.
+    written, read = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     inside = written.is_relative_to(read) or read.is_relative_to(written)
     if inside:
         raise OutputError(
