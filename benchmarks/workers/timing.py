@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 BLOCKS = (1, 2, 4, 8)
+BLOCK_ROUNDS = 40
 
 
 class Runs(Protocol):
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(model: Runs, arguments: argparse.Namespace) -> dict[str, object]:
     """Return tokens per second of a prompt and of decoding, and milliseconds of each block.
 
-    A prompt is the best of three, a block the median of 15, after one run that is not counted.
+    Prompt and decoding are the best of three, a block the median of its rounds.
     """
     tokens = [(i * 7919) % 40_000 + 10 for i in range(max(arguments.prompt, 128))]
     prompt = tokens[: arguments.prompt]
@@ -53,19 +54,22 @@ def measure(model: Runs, arguments: argparse.Namespace) -> dict[str, object]:
     return {
         "prompt": arguments.prompt / prompt_seconds,
         "decode": arguments.decode / decode_seconds,
-        "blocks": {str(size): 1e3 * _block(model, tokens[:size]) for size in BLOCKS},
+        "blocks": _blocks(model, tokens),
     }
 
 
-def _block(model: Runs, tokens: list[int]) -> float:
-    """Return the median seconds to score `tokens` behind 64 others."""
+def _blocks(model: Runs, tokens: list[int]) -> dict[str, float]:
+    """Return the median milliseconds to score each number of tokens behind 64 others.
 
-    def score() -> None:
-        model.forget(64)
-        model.run(tokens, 64, every_logit=True)
-
-    score()
-    return statistics.median(_seconds(score) for _ in range(15))
+    The sizes take turns, so that all of them see the same machine.
+    """
+    seconds: dict[int, list[float]] = {size: [] for size in BLOCKS}
+    for _ in range(BLOCK_ROUNDS):
+        for size, found in seconds.items():
+            model.forget(64)
+            block = tokens[:size]
+            found.append(_seconds(lambda block=block: model.run(block, 64, every_logit=True)))
+    return {str(size): 1e3 * statistics.median(found) for size, found in seconds.items()}
 
 
 def _seconds(act: Callable[[], None]) -> float:
