@@ -20,6 +20,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_cursor import U32, U64, Cursor
 from fewbit.checkpoint.gguf_types import SCALARS, ArrayOf, MetadataType, ValueType
 from fewbit.checkpoint.mapped import quoted
+from fewbit.checkpoint.stored import StoredTensor
 from fewbit.errors import UnsupportedError
 from fewbit.formats.registry import GGUF_TYPES
 
@@ -44,14 +45,6 @@ _LARGEST_SIZES = MappingProxyType(
     }
 )
 """Hyperparameters that are counts, with a bound beyond any model; none of them may be 0."""
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor's description and where its bytes begin in the file."""
-
-    info: TensorInfo
-    offset: int
 
 
 @dataclass(frozen=True)

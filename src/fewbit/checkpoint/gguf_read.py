@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
-from fewbit.checkpoint.gguf_header import StoredTensor, parse_gguf
+from fewbit.checkpoint.gguf_header import parse_gguf
 from fewbit.checkpoint.mapped import ClosedByWith, MappedFile
-from fewbit.checkpoint.missing import missing_tensor
+from fewbit.checkpoint.stored import StoredTensor, find_stored
 from fewbit.errors import UnsupportedError
 from fewbit.formats.spec import QuantTensor
 
@@ -54,30 +54,22 @@ class GgufCheckpoint(ClosedByWith):
 
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as read-only views of the file; raises MissingError without one."""
-        stored = self._stored(name)
-        rows, columns = stored.info.matrix_shape
-        codes = self._file.array(stored.offset, stored.info.nbytes)
-        return QuantTensor(stored.info.format, (rows, columns), codes.reshape(rows, -1))
+        return self._stored(name).view(self._file)
 
     def release(self, name: str) -> None:
         """Let the system drop the tensor's pages."""
-        stored = self._stored(name)
-        self._file.release(stored.offset, stored.info.nbytes)
+        self._file.release(*self._stored(name).place)
 
     def digest(self, name: str) -> str:
         """Return the SHA-256 of the tensor's bytes, hexadecimal."""
-        stored = self._stored(name)
-        return self._file.sha256((stored.offset, stored.info.nbytes))
+        return self._file.sha256(self._stored(name).place)
 
     def close(self) -> None:
         """Let go of the file; views stay valid."""
         self._file.close()
 
     def _stored(self, name: str) -> StoredTensor:
-        try:
-            return self._layout.tensors[name]
-        except KeyError:
-            raise missing_tensor(self.path, name, self._infos) from None
+        return find_stored(self._file, self._layout.tensors, name)
 
 
 def _refuse_part(path: Path, metadata: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import mmap
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,12 +19,12 @@ from fewbit.errors import BadFileError, UsageError
 _HASH_STEP = 1 << 24
 
 
-class ClosedByWith:
+class ClosedByWith(ABC):
     """What closes itself at the end of a `with` block."""
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of what is held."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         """Return itself."""

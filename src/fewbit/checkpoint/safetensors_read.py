@@ -16,7 +16,7 @@ from typing import Any
 
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.checkpoint.mapped import ClosedByWith, MappedFile, quoted
-from fewbit.checkpoint.missing import missing_tensor
+from fewbit.checkpoint.stored import StoredTensor, find_stored
 from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError
 from fewbit.formats.registry import BLOCK_FORMATS
@@ -50,14 +50,6 @@ DTYPES: Mapping[str, BlockSpec] = MappingProxyType(
     }
 )
 """Element types by their name in a header; those without a GGUF id are listed, but never run."""
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor's description and where its bytes begin in the file."""
-
-    info: TensorInfo
-    offset: int
 
 
 @dataclass(frozen=True)
@@ -175,30 +167,22 @@ class SafetensorsFile(ClosedByWith):
 
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as a read-only view; raises MissingError without one."""
-        stored = self._stored(name)
-        rows, columns = stored.info.matrix_shape
-        codes = self._file.array(stored.offset, stored.info.nbytes)
-        return QuantTensor(stored.info.format, (rows, columns), codes.reshape(rows, -1))
+        return self._stored(name).view(self._file)
 
     def release(self, name: str) -> None:
         """Let the system drop the tensor's pages."""
-        stored = self._stored(name)
-        self._file.release(stored.offset, stored.info.nbytes)
+        self._file.release(*self._stored(name).place)
 
     def digest(self, *names: str) -> str:
         """Return the SHA-256 of the bytes of tensors, one after another, hexadecimal."""
-        stored = [self._stored(name) for name in names]
-        return self._file.sha256(*((one.offset, one.info.nbytes) for one in stored))
+        return self._file.sha256(*(self._stored(name).place for name in names))
 
     def close(self) -> None:
         """Let go of the file; views stay valid."""
         self._file.close()
 
     def _stored(self, name: str) -> StoredTensor:
-        try:
-            return self.header.tensors[name]
-        except KeyError:
-            raise missing_tensor(self.path, name, self.header.tensors) from None
+        return find_stored(self._file, self.header.tensors, name)
 
 
 def _head(file: MappedFile) -> bytes:
