@@ -5,6 +5,19 @@ whatever the `StepInput` brings. Weights are slots (names such as `layers.3.q.we
 tensor and kernel fills a slot is the binding's business. All buffers are float32 [rows, width];
 the rounding of a linear layer's input (float32, or int8 per 32 inputs) belongs to the kernel that
 the binding names, so every executor can emulate it.
+
+The rounding of keys and values belongs to the Program's `cache_type`. f16 and bf16 round to
+nearest, ties to even. int8 and int4 have one scale per position, key head and run of 32 elements of
+the head (`KV_GROUP`); everything is computed in float32, each operation rounded once:
+
+- int8: scale = fp16(min(absmax / 127, 65504)), code = clip(round_half_even(x / scale), -127, 127);
+- int4: m = the element of largest magnitude (the positive one of two), scale =
+  fp16(clip(m / -8, -65504, 65504)), code = clip(round_half_even(x / scale), -8, 7), so m gets -8;
+- a scale of zero has codes of zero; code * scale, exact in float32, is what is read.
+
+A query that meets integer keys is rounded to 16 bits per 32 elements: scale = absmax / 32767 in
+float32, code = clip(round_half_even(x / scale), -32767, 32767). So the product of a run's codes is
+an exact integer, and scores are sums of those times both scales.
 """
 
 from __future__ import annotations
@@ -28,10 +41,28 @@ class Activation(Enum):
 
 
 class CacheType(Enum):
-    """How keys and values are rounded in the KV store."""
+    """How keys and values are rounded in the KV store; the module says how exactly."""
 
     F32 = "f32"
     F16 = "f16"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one stored element, without scales."""
+        widths = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4}
+        return widths[self.value]
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether elements are codes with a scale per `KV_GROUP` of them."""
+        return self in (CacheType.INT8, CacheType.INT4)
+
+
+KV_GROUP = 32
+"""Elements of a head that share one scale where the KV store holds integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +125,21 @@ class Rope(Op):
 
     x: Buffer
     table: Buffer
+    head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hadamard(Op):
+    """out = x @ H / sqrt(head_dim) for each head of x, with H the Hadamard matrix in natural order.
+
+    `head_dim` is a power of two. H / sqrt(head_dim) is orthogonal and symmetric, so queries and
+    keys that both pass it have the scores they had; outliers of single elements are spread over the
+    head, which integer keys round better (practice: QuaRot, Ashkboos et al. 2024). Computed by
+    log2(head_dim) passes of float32 additions, at distances 1, 2, 4, .. in this order, then one
+    multiplication by float32(1 / sqrt(head_dim)).
+    """
+
+    x: Buffer
     head_dim: int
 
 

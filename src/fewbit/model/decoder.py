@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from fewbit.errors import UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.model.rope import RopeConfig, rope_frequencies
 from fewbit.program import (
+    KV_GROUP,
     OUTSIDE,
     Add,
     Attention,
@@ -19,6 +21,7 @@ from fewbit.program import (
     CacheType,
     Embed,
     GatedActivation,
+    Hadamard,
     Linear,
     Op,
     Program,
@@ -31,9 +34,22 @@ from fewbit.program import (
 )
 
 
-def build_program(config: ModelConfig, cache_type: CacheType = CacheType.F16) -> Program:
-    """Return the decoder as a Program; the same configuration always gives the same one."""
-    decoder = _Decoder(config)
+def build_program(
+    config: ModelConfig, cache_type: CacheType = CacheType.F16, *, rotate_keys: bool = False
+) -> Program:
+    """Return the decoder as a Program; the same configuration always gives the same one.
+
+    Args:
+        config: the model's configuration.
+        cache_type: how keys and values are stored.
+        rotate_keys: whether queries and keys pass a Hadamard transform before keys are stored.
+
+    Raises:
+        UsageError: a head that does not divide into runs of 32 for an integer store, or one whose
+            size is no power of two to rotate.
+    """
+    _check_heads(config.head_dim, cache_type, rotate_keys=rotate_keys)
+    decoder = _Decoder(config, rotate_keys)
     logits = decoder.emit()
     return Program(
         ops=tuple(decoder.ops),
@@ -44,6 +60,19 @@ def build_program(config: ModelConfig, cache_type: CacheType = CacheType.F16) ->
         context=config.context,
         cache_type=cache_type,
     )
+
+
+def _check_heads(head_dim: int, cache_type: CacheType, *, rotate_keys: bool) -> None:
+    if cache_type.is_integer and head_dim % KV_GROUP:
+        raise UsageError(
+            f"A KV cache of {cache_type.value} needs heads of a multiple of {KV_GROUP} elements, "
+            f"and this model's have {head_dim}; use bf16 or f16."
+        )
+    if rotate_keys and head_dim & (head_dim - 1):
+        raise UsageError(
+            "Rotated keys need heads whose size is a power of two, and this model's have "
+            f"{head_dim} elements; leave the rotation out."
+        )
 
 
 def slot_shapes(config: ModelConfig) -> dict[Slot, tuple[int, int]]:
@@ -67,6 +96,7 @@ class _Decoder:
     """Appends ops, and notes each buffer's width and each slot's shape."""
 
     config: ModelConfig
+    rotate_keys: bool = False
     ops: list[Op] = field(default_factory=list)
     widths: dict[Buffer, int] = field(default_factory=dict)
     shapes: dict[Slot, tuple[int, int]] = field(default_factory=dict)
@@ -105,6 +135,9 @@ class _Decoder:
             k = self.head_norm(layer, "k_norm", k)
         q = self.rope(layer, "q_rope", q, table)
         k = self.rope(layer, "k_rope", k, table)
+        if self.rotate_keys:
+            q = self.hadamard(layer, "q_rotate", q)
+            k = self.hadamard(layer, "k_rotate", k)
         mixed = self.attention(layer, q, k, v)
         out = self.linear(layer, "o", mixed, config.hidden, bias=config.output_bias)
         if config.sandwich_norms:
@@ -157,6 +190,10 @@ class _Decoder:
     def rope(self, layer: int, site: str, x: Buffer, table: Buffer) -> Buffer:
         place = self.place(layer, site, self.widths[x])
         return self.add(Rope(**place, x=x, table=table, head_dim=self.config.head_dim))
+
+    def hadamard(self, layer: int, site: str, x: Buffer) -> Buffer:
+        place = self.place(layer, site, self.widths[x])
+        return self.add(Hadamard(**place, x=x, head_dim=self.config.head_dim))
 
     def attention(self, layer: int, q: Buffer, k: Buffer, v: Buffer) -> Buffer:
         config = self.config

@@ -158,6 +158,8 @@ class RunSettings:
     """An instruction set to force; None for the best."""
     cache_type: CacheType = CacheType.F16
     """How keys and values are rounded."""
+    rotate_keys: bool = False
+    """Whether keys pass a Hadamard transform along the head before they are rounded."""
     strict: bool = False
     """Refuse a model of which some matrix would not be run as it is stored."""
 
@@ -202,12 +204,13 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     about that of the packed weights and the KV store.
 
     Raises:
-        UsageError: a context longer than the model was made for.
+        UsageError: a context longer than the model was made for, or heads that the KV cache's type
+            or its rotation does not fit.
         KernelError: no kernel can run a matrix, or one needs a fallback that `strict` forbids.
     """
     context = _context(source.config, settings.context)
     pages = settings.sequences * -(-context // PAGE)
-    program = build_program(source.config, settings.cache_type)
+    program = build_program(source.config, settings.cache_type, rotate_keys=settings.rotate_keys)
     binding = bind(source, program, _chooser(settings))
     if settings.strict:
         _refuse_fallbacks(binding)

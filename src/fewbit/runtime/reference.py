@@ -23,9 +23,9 @@ from fewbit.program import (
     Add,
     Attention,
     Buffer,
-    CacheType,
     Embed,
     GatedActivation,
+    Hadamard,
     Linear,
     Op,
     RmsNorm,
@@ -37,6 +37,7 @@ from fewbit.program import (
 )
 from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.executor import Binding
+from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.step import PAGE, Span, StepInput
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -76,8 +77,18 @@ def rope(x: Floats, table: Floats, head_dim: int) -> Floats:
     return turned.reshape(x.shape).astype(np.float32)
 
 
+def hadamard(x: Floats, head_dim: int) -> Floats:
+    """Multiply every head of x [rows, heads * head_dim] with the normalized Hadamard matrix."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < head_dim:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    heads = x.reshape(len(x), x.shape[1] // head_dim, head_dim).astype(np.float64)
+    turned: Floats = (heads @ matrix / np.sqrt(head_dim)).reshape(x.shape).astype(np.float32)
+    return turned
+
+
 def attention(
-    q: Floats, keys: NDArray[np.floating], values: NDArray[np.floating], first: int, op: Attention
+    q: Floats | NDArray[np.float64], keys: Floats, values: Floats, first: int, op: Attention
 ) -> Floats:
     """Attend causally from consecutive rows of one sequence.
 
@@ -212,8 +223,8 @@ class ReferenceExecutor:
         self._binding = binding
         self._pages = pages
         self._decoded: dict[Slot, Floats] = {}
-        self._keys: dict[int, NDArray[np.floating]] = {}
-        self._values: dict[int, NDArray[np.floating]] = {}
+        self._keys: dict[int, Floats] = {}
+        self._values: dict[int, Floats] = {}
 
     @property
     def pages(self) -> int:
@@ -273,17 +284,23 @@ class ReferenceExecutor:
         return rope(buffers[op.x], buffers[op.table], op.head_dim)
 
     @_op.register
+    def _(self, op: Hadamard, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        return hadamard(buffers[op.x], op.head_dim)
+
+    @_op.register
     def _(self, op: Attention, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
-        q, k, v = buffers[op.q], buffers[op.k], buffers[op.v]
+        cache_type = self._binding.program.cache_type
+        q = buffers[op.q]
+        queries = rounded_queries(q, cache_type)
         keys, values = self._store(op)
         for span in step.spans:
-            write_rows(keys, k, span)
-            write_rows(values, v, span)
+            write_rows(keys, rounded_rows(buffers[op.k], cache_type), span)
+            write_rows(values, rounded_rows(buffers[op.v], cache_type), span)
         out = np.empty_like(q)
         for span in step.spans:
             rows = slice(span.start, span.start + span.count)
             seen = read_rows(keys, span), read_rows(values, span)
-            out[rows] = attention(q[rows], *seen, span.position, op)
+            out[rows] = attention(queries[rows], *seen, span.position, op)
         return out
 
     @_op.register
@@ -312,25 +329,24 @@ class ReferenceExecutor:
         vector: Floats = self._weight(slot)[0]
         return vector
 
-    def _store(self, op: Attention) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Return keys and values of a layer, [pages, PAGE, kv_heads * head_dim] each."""
+    def _store(self, op: Attention) -> tuple[Floats, Floats]:
+        """Return keys and values of a layer as they are read, [pages, PAGE, width] each."""
         if op.layer not in self._keys:
-            half = self._binding.program.cache_type is CacheType.F16
             shape = self._pages, PAGE, op.kv_heads * op.head_dim
-            self._keys[op.layer] = np.zeros(shape, np.float16 if half else np.float32)
-            self._values[op.layer] = np.zeros_like(self._keys[op.layer])
+            self._keys[op.layer] = np.zeros(shape, np.float32)
+            self._values[op.layer] = np.zeros(shape, np.float32)
         return self._keys[op.layer], self._values[op.layer]
 
 
-def write_rows(store: NDArray[np.floating], rows: Floats, span: Span) -> None:
-    """Write a span's rows, rounded to the store's type, to the pages the span names."""
+def write_rows(store: Floats, rows: Floats, span: Span) -> None:
+    """Write a span's rows to the pages the span names."""
     positions = span.position + np.arange(span.count)
-    with np.errstate(over="ignore"):
-        rounded = rows[span.start : span.start + span.count].astype(store.dtype)
-    store[span.pages[positions // PAGE], positions % PAGE] = rounded
+    store[span.pages[positions // PAGE], positions % PAGE] = rows[
+        span.start : span.start + span.count
+    ]
 
 
-def read_rows(store: NDArray[np.floating], span: Span) -> NDArray[np.floating]:
+def read_rows(store: Floats, span: Span) -> Floats:
     """Return the stored rows of positions 0 to the span's last, in order."""
     positions = np.arange(span.position + span.count)
     return store[span.pages[positions // PAGE], positions % PAGE]
