@@ -13,6 +13,7 @@ void bind_linear(nanobind::module_& module);  // calls bind_simd
 void bind_simd(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
+void bind_machine(nanobind::module_& module);
 
 // The instruction set of this name (`amx`, `avx512vnni`, `avx2`, `portable`); std::invalid_argument
 // (a ValueError in Python) for an unknown name or one that this CPU lacks.

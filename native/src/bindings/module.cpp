@@ -6,4 +6,5 @@ NB_MODULE(_native, module) {
   fewbit::bind_linear(module);
   fewbit::bind_executor(module);
   fewbit::bind_sampling(module);
+  fewbit::bind_machine(module);
 }

@@ -51,6 +51,10 @@ COMMANDS = {
         "Talk with a model.",
         "fewbit chat smollm2-135m",
     ),
+    "bench": (
+        "Measure a model's speed beside what this machine can do.",
+        "fewbit bench smollm2-135m --concurrency 1,16",
+    ),
 }
 """Each command's one-line description and its example. The code is in `fewbit.cli.<command>`,
 imported when the command runs."""

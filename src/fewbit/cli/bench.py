@@ -1,0 +1,65 @@
+"""`fewbit bench`: a model's speed, beside what this machine can do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from fewbit.cli.output import JsonOption
+from fewbit.errors import UsageError
+
+
+def bench(  # noqa: PLR0913
+    model: Annotated[str, Parameter(name="MODEL")],
+    /,
+    *,
+    prompt: int = 512,
+    tokens: int = 128,
+    concurrency: str = "1,4,16",
+    kv: Literal["f16", "f32"] = "f16",
+    threads: int | None = None,
+    json: JsonOption = None,
+) -> int:
+    """Measure a model's speed beside what this machine can do.
+
+    Example: fewbit bench smollm2-135m --concurrency 1,16
+
+    Args:
+        model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        prompt: Tokens of each request's prompt.
+        tokens: Tokens that each request generates.
+        concurrency: How many requests at once; several numbers, separated by commas.
+        kv: How keys and values are stored.
+        threads: Of the native executor; every core by default.
+        json: Write the record to this file; - prints it on stdout instead of the table.
+    """
+    from fewbit.cli.output import deliver
+    from fewbit.cli.progress import progress_bar
+    from fewbit.cli.pull import locate
+    from fewbit.evaluate.speed import SpeedSettings, measure_speed
+    from fewbit.program import CacheType
+    from fewbit.report.speed import print_speed
+
+    settings = SpeedSettings(
+        prompt=prompt,
+        tokens=tokens,
+        concurrency=_counts(concurrency),
+        threads=threads,
+        cache_type=CacheType(kv),
+    )
+    path = locate(model)
+    with progress_bar() as bar:
+        task = bar.add_task("measuring", total=None)
+        report = measure_speed(path, settings, lambda what: bar.update(task, description=what))
+    deliver(report, json, print_speed)
+    return 0
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--concurrency is {text!r}; write numbers with commas, such as 1,4,16."
+        ) from None
