@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fewbit.errors import NumericalError, UnsupportedError, UsageError
-from fewbit.formats import blocks, kquants
+from fewbit.formats import blocks, codebooks, kquants
 from fewbit.formats.registry import (
     BF16,
     BLOCK_FORMATS,
@@ -88,7 +88,38 @@ def test_six_bit_scales_with_their_top_bits_misplaced_are_caught():
     assert not np.array_equal(wrong, expected[0][:, 4:])
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "bf16", "f16", "f32"])
+def test_three_bit_scales_with_their_pairs_in_another_order_are_caught():
+    codes = np.random.default_rng(8).integers(0, 256, (4, 110), np.uint8)
+    codes[:, 108:] = np.array([1.0], np.float16).view(np.uint8)
+    assert same_bits(decode(from_bytes("q3_k", codes)), by_gguf("q3_k", codes))
+    # The plausible mistake: scale i takes pair i % 4 of byte 8 + i / 4.
+    packed = codes[:, 96:108]
+    pairs = (packed[:, 8:, None] >> np.array([0, 2, 4, 6], np.uint8)) & np.uint8(3)
+    wrong = (kquants.unpack_q3_scales(packed) & 15) | (pairs.reshape(4, 16) << 4).view(np.int8)
+    assert not np.array_equal(wrong - 32, kquants.unpack_q3_scales(packed))
+
+
+def test_mxfp4_takes_the_nearest_element_and_the_nearer_to_zero_of_two():
+    def one(x: float) -> float:
+        values = np.zeros((1, 32), np.float32)
+        values[0, :2] = 4, x  # absmax 4: the scale is 1, elements are 0, 0.5, 1, 1.5, 2, 3, 4, 6
+        return float(decode(encode(values, BLOCK_FORMATS["mxfp4"].spec))[0, 1])
+
+    halfway = {0.25: 0, 0.75: 0.5, 1.25: 1, 1.75: 1.5, 2.5: 2, 3.5: 3, -0.25: 0, -2.5: -2}
+    assert {x: one(x) for x in halfway} == halfway
+    assert one(np.nextafter(np.float32(2.5), np.float32(3))) == 3
+    assert one(-2.75) == -3
+
+
+@pytest.mark.parametrize("largest", [5, 6, 7.9, 8, 2.0**-140, 3e38])
+def test_mxfp4_scales_by_the_power_of_two_below_the_largest(largest):
+    values = np.full((1, 32), largest, np.float32)
+    encoded = encode(values, BLOCK_FORMATS["mxfp4"].spec)
+    power = np.floor(np.log2(float(np.float32(largest)))) - 2 + 127
+    assert encoded.codes[0, 0] == max(power, 0)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "bf16", "f16", "f32"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_encoding_equals_the_gguf_package(name, data):
@@ -100,12 +131,15 @@ def test_encoding_equals_the_gguf_package(name, data):
     )
     # Below 2^-100 the reciprocal of a scale may overflow, which the package leaves undefined.
     values[np.abs(values) < 2.0**-100] = 0
+    if name == "mxfp4":
+        # The package's log2 rounds up to the next whole number just below a power of two.
+        values = (values.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
     with np.errstate(all="ignore"):
         expected = gguf.quants.quantize(values, gguf_type(name)).view(np.uint8)
     assert np.array_equal(encode(values, BLOCK_FORMATS[name].spec).codes, expected)
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "bf16", "f16"])
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "bf16", "f16"])
 @pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0, 1e3])
 def test_encoding_normal_values_equals_the_gguf_package(name, scale):
     values = np.random.default_rng(4).normal(0, scale, (64, 576)).astype(np.float32)
@@ -134,7 +168,8 @@ def test_encoding_what_was_decoded_changes_no_value(name):
     form = BLOCK_FORMATS[name].spec
     once = decode(encode(values, form))
     twice = decode(encode(once, form))
-    # A block of Q4_0 or Q8_0 keeps its largest value exactly, hence its scale and its codes.
+    # A block of Q4_0 or Q8_0 keeps its largest value exactly, and one of MXFP4 within its power of
+    # two, hence its scale and its codes.
     assert same_bits(once, twice)
 
 
@@ -184,13 +219,16 @@ def test_the_table_agrees_with_the_gguf_package():
             block_size,
             block_bytes,
         )
+    assert {"q2_k", "q3_k", "q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "mxfp4"} <= set(DECODABLE)
     assert [F32.type_id, F16.type_id, BF16.type_id] == [0, 1, 30]
 
 
 def test_what_cannot_be_decoded_or_encoded_says_what_can():
     with pytest.raises(UnsupportedError, match=r"iq2_xs cannot be decoded; supported: f32.*q6_k"):
         decode(from_bytes("iq2_xs", np.zeros((1, 74), np.uint8)))
-    with pytest.raises(UnsupportedError, match=r"encoded as q4_k; supported: .*q4_0, q8_0"):
+    with pytest.raises(
+        UnsupportedError, match=r"encoded as q4_k; supported: .*q4_0, q8_0, .*mxfp4"
+    ):
         encode(np.zeros((1, 256), np.float32), BLOCK_FORMATS["q4_k"].spec)
 
 
@@ -206,9 +244,14 @@ def test_layouts_have_the_sizes_of_the_table():
         "q5_0": blocks.Q5_0,
         "q5_1": blocks.Q5_1,
         "q8_0": blocks.Q8_0,
+        "q2_k": kquants.Q2_K,
+        "q3_k": kquants.Q3_K,
         "q4_k": kquants.Q4_K,
         "q5_k": kquants.Q5_K,
         "q6_k": kquants.Q6_K,
+        "iq4_nl": codebooks.IQ4_NL,
+        "iq4_xs": codebooks.IQ4_XS,
+        "mxfp4": codebooks.MXFP4,
     }
     for name, layout in layouts.items():
         assert layout.itemsize == BLOCK_FORMATS[name].spec.block_bytes

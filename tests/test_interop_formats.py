@@ -1,4 +1,4 @@
-"""Formats against compressed-tensors and llama.cpp themselves."""
+"""Formats against compressed-tensors, torch and llama.cpp themselves."""
 
 # ruff: noqa: PLC0415  (the oracles are imported inside the tests: `make test-interop` only)
 
@@ -7,7 +7,7 @@ import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf
 
 from fewbit.checkpoint.open import open_checkpoint
-from fewbit.formats import affine
+from fewbit.formats import affine, fp8
 from fewbit.formats.registry import parse_format
 from fewbit.model.weights import open_model
 from fewbit.quantize import quantize
@@ -43,6 +43,24 @@ def test_scales_codes_and_values_equal_compressed_tensors(bits, zero):
     assert np.array_equal(affine.decode(ours), values.numpy())
     if zero:
         assert np.array_equal(ours.zeros, zeros.numpy().astype(int) + shift)
+
+
+def test_fp8_codes_and_values_equal_torch():
+    import torch
+
+    codes = np.array([code for code in range(256) if code & 0x7F != 0x7F], np.uint8)
+    values = torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()
+    assert np.array_equal(fp8.VALUES[codes].view(np.uint32), values.view(np.uint32))
+    assert (
+        torch.from_numpy(np.array([0x7F, 0xFF], np.uint8)).view(torch.float8_e4m3fn).isnan().all()
+    )
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal(100_000) * 10.0 ** random.uniform(-5, 2.5, 100_000)
+    # torch gives NaN beyond the largest value, so what saturates is clipped first.
+    x = np.concatenate([x.clip(-448, 448), (values[1:] + values[:-1]) / 2]).astype(np.float32)
+    theirs = torch.from_numpy(x).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    assert np.array_equal(fp8.encode_e4m3(x), theirs)
 
 
 @pytest.mark.parametrize(("name", "file_type"), [("q4_0", 2), ("q8_0", 7)])

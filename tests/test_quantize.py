@@ -302,6 +302,37 @@ def test_gguf_to_gguf_keeps_metadata_order_and_rows(tmp_path, name, family):
     assert open_model(out).config == source.config
 
 
+@pytest.mark.parametrize(("form", "file_type"), [("mxfp4", 38), ("f16", 1)])
+def test_a_gguf_file_says_what_most_of_its_weights_are_in(tmp_path, form, file_type):
+    config = CONFIGS["llama"]
+    source = open_model(write_gguf(tmp_path / "in.gguf", config, random_weights(config)))
+    recipe = Recipe(name="r", method="rtn", rules=tuple(Rule(role=r, format=form) for r in Role))
+    quantize(source, recipe, tmp_path / "out.gguf")
+    with open_checkpoint(tmp_path / "out.gguf") as written:
+        assert written.facts.metadata["general.file_type"] == file_type
+
+
+@pytest.mark.parametrize("form", ["fp8_e4m3-row", "fp8_e4m3-tensor"])
+def test_an_artefact_in_fp8_holds_what_the_format_gives(tmp_path, form):
+    config = CONFIGS["llama"]
+    source = open_model(write_huggingface(tmp_path / "in", config, random_weights(config)))
+    recipe = Recipe(name="r", method="rtn", rules=tuple(Rule(role=r, format=form) for r in Role))
+    manifest = quantize(source, recipe, tmp_path / "out")
+    with open_checkpoint(tmp_path / "out") as written:
+        for entry in manifest.tensors:
+            if entry.status == "quantized":
+                assert entry.format == form
+                expected = decode(
+                    encode(
+                        decode(source.checkpoint.read(entry.source)),
+                        written.tensors[entry.stored].format,
+                    )
+                )
+                assert np.array_equal(decode(written.read(entry.stored)), expected)
+    with pytest.raises(UnsupportedError, match="GGUF has no type for"):
+        quantize(source, recipe, tmp_path / "out.gguf")
+
+
 def test_a_gguf_file_is_the_folder_in_other_rows(tmp_path):
     """Quantizing permuted rows and permuting quantized rows are the same."""
     config = CONFIGS["llama"]

@@ -32,6 +32,11 @@ def test_a_near_match_is_offered():
         parse_format("q4-0")
 
 
+def test_a_near_fp8_name_is_offered():
+    with pytest.raises(UnsupportedError, match="did you mean 'fp8_e4m3-row'"):
+        parse_format("fp8-e4m3-row")
+
+
 @pytest.mark.parametrize("name", ["int9-g32", "int1-row", "int4-g0"])
 def test_names_outside_the_formats_are_refused(name):
     with pytest.raises(UsageError):

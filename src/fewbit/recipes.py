@@ -5,7 +5,8 @@
 tables get more bits than the layers where these have few, because every token passes through them:
 the head (also a table shared with the input) at least 6 bits, q4_0 a head in q8_0, and a separate
 input table at least 4. Where 128 or 64 does not divide a row, the next smaller group that does is
-taken; where the 32 of a GGUF type does not, the tensor is kept; both are recorded.
+taken; where the 32 of a GGUF type does not, the tensor is kept; both are recorded. `rtn-fp8` puts
+every matrix in fp8_e4m3 with a scale per row.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _ZEROS = ("", "-asym")
 _HEAD_BITS = 6
 _EMBEDDING_BITS = 4
 _BLOCK_HEADS = {"q4_0": "q8_0", "q8_0": "q8_0"}
+_FP8 = "rtn-fp8"
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
 _LARGEST_FILE = 1 << 20
 
@@ -37,7 +39,7 @@ def built_in_names() -> tuple[str, ...]:
     """Return the name of every built-in recipe."""
     affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
     blocks = [f"rtn-{name}" for name in _BLOCK_HEADS]
-    return (*(f"{method}-{form}" for method in METHODS for form in affine), *blocks)
+    return (*(f"{method}-{form}" for method in METHODS for form in affine), *blocks, _FP8)
 
 
 def built_in(name: str) -> Recipe:
@@ -51,11 +53,10 @@ def built_in(name: str) -> Recipe:
         offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <rtn|mse>-int<2..8>-"
-            "<g32|g64|g128|row>[-asym], rtn-q4_0, rtn-q8_0, or the path of a .toml file."
+            "<g32|g64|g128|row>[-asym], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml file."
         )
     method, form = name.split("-", 1)
-    rules = _block_rules(form) if form in _BLOCK_HEADS else _affine_rules(form)
-    return Recipe(name=name, method=method, rules=rules)
+    return Recipe(name=name, method=method, rules=_rules(form))
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -115,6 +116,12 @@ def checked(recipe: Recipe) -> Recipe:
             if form != KEEP:
                 parse_format(form)
     return recipe
+
+
+def _rules(form: str) -> tuple[Rule, ...]:
+    if form == _FP8.removeprefix("rtn-"):
+        return tuple(Rule(role=role, format="fp8_e4m3-row") for role in Role)
+    return _block_rules(form) if form in _BLOCK_HEADS else _affine_rules(form)
 
 
 def _affine_rules(form: str) -> tuple[Rule, ...]:

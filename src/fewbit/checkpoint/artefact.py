@@ -1,9 +1,9 @@
 """Artefacts: Hugging Face folders whose safetensors file also holds tensors in fewbit's formats.
 
 A tensor in f32, f16 or bf16 is stored under its own name. One in any other format is stored as
-`<name>.codes` (U8), and for affine formats `<name>.scales` (F16 or F32) and `<name>.zeros` (U8);
-the header's `__metadata__` maps its name to {"format": ..., "shape": [...]}. `manifest.json` is
-written last, and the folder appears as a whole.
+`<name>.codes` (U8), and for formats with scales of their own `<name>.scales` (F16 or F32) and
+`<name>.zeros` (U8); the header's `__metadata__` maps its name to {"format": ..., "shape": [...]}.
+`manifest.json` is written last, and the folder appears as a whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.checkpoint.safetensors_write import Part, plain_part, write_safetensors
 from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
-from fewbit.formats.pack import packed_bytes
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
 
@@ -101,13 +100,12 @@ def _parts(info: TensorInfo) -> list[Part]:
     if form in FLOATS:
         return [plain_part(info)]
     rows, columns = info.matrix_shape
+    parts = [Part(info.name + CODES, "U8", (rows, form.row_bytes(columns)))]
     if isinstance(form, BlockSpec):
-        return [Part(info.name + CODES, "U8", (rows, form.row_bytes(columns)))]
+        return parts
     scales = form.scale_shape((rows, columns))
-    parts = [
-        Part(info.name + CODES, "U8", (rows, packed_bytes(columns, form.bits))),
-        Part(info.name + SCALES, "F16" if form.scale_type is ScaleType.F16 else "F32", scales),
-    ]
+    kind = "F16" if form.scale_type is ScaleType.F16 else "F32"
+    parts.append(Part(info.name + SCALES, kind, scales))
     return parts if form.symmetric else [*parts, Part(info.name + ZEROS, "U8", scales)]
 
 

@@ -1,8 +1,12 @@
-"""GGUF super-blocks of 256 elements: Q4_K, Q5_K and Q6_K, whose scales are themselves quantized.
+"""GGUF super-blocks of 256 elements: Q2_K to Q6_K, whose scales are themselves quantized.
 
-Layouts (ggml-quants of llama.cpp, checked against the `gguf` package). Q4_K and Q5_K: eight groups
-of 32 with a 6-bit scale and a 6-bit minimum each, x = (d sc) u - (dmin mn). Q6_K: sixteen groups of
-16 with an int8 scale each, x = (d sc) (u - 32). Products in brackets are rounded to float32.
+Layouts (ggml-quants of llama.cpp, checked against the `gguf` package); products in brackets are
+rounded to float32:
+
+* Q2_K: sixteen groups of 16 with a 4-bit scale and a 4-bit minimum, x = (d sc) u - (dmin mn);
+* Q3_K: sixteen groups of 16 with a 6-bit scale, less 32, x = (d sc) (u - 4);
+* Q4_K, Q5_K: eight groups of 32 with a 6-bit scale and a 6-bit minimum, as Q2_K;
+* Q6_K: sixteen groups of 16 with an int8 scale, x = (d sc) (u - 32).
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from numpy.typing import NDArray
 
 from fewbit.formats.blocks import split_nibbles
 
+Q2_K = np.dtype([("scales", "u1", 16), ("pairs", "u1", 64), ("d", "<f2"), ("dmin", "<f2")])
+Q3_K = np.dtype([("third", "u1", 32), ("pairs", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])
 Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("nibbles", "u1", 128)])
 Q5_K = np.dtype(
     [
@@ -25,10 +31,31 @@ Q5_K = np.dtype(
 Q6_K = np.dtype([("nibbles", "u1", 128), ("pairs", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])
 
 
+def decode_q2_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode uint8 [rows, blocks * 84] -> float32 [rows, blocks * 256]."""
+    blocks = np.ascontiguousarray(codes).view(Q2_K)
+    scales, minima = blocks["scales"] & np.uint8(15), blocks["scales"] >> np.uint8(4)
+    groups = _bit_pairs(blocks["pairs"]).reshape(*blocks.shape, 16, 16)
+    return _with_minima(blocks, scales, minima, groups)
+
+
+def decode_q3_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode uint8 [rows, blocks * 110] -> float32 [rows, blocks * 256]."""
+    blocks = np.ascontiguousarray(codes).view(Q3_K)
+    # Bit g of byte i is the third bit of element i of run g of 32.
+    third = np.unpackbits(blocks["third"][..., None], axis=-1, bitorder="little")
+    third = third.swapaxes(-1, -2).reshape(*blocks.shape, 256) << np.uint8(2)
+    signed = (_bit_pairs(blocks["pairs"]) | third).astype(np.float32) - np.float32(4)
+    scales = unpack_q3_scales(blocks["scales"]).astype(np.float32)
+    step = blocks["d"].astype(np.float32)[..., None] * scales
+    values = step[..., None] * signed.reshape(*blocks.shape, 16, 16)
+    return values.reshape(values.shape[0], -1)
+
+
 def decode_q4_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Decode uint8 [rows, blocks * 144] -> float32 [rows, blocks * 256]."""
     blocks = np.ascontiguousarray(codes).view(Q4_K)
-    return _with_minima(blocks, _runs_of_32(blocks["nibbles"]))
+    return _with_minima(blocks, *unpack_scales(blocks["scales"]), _runs_of_32(blocks["nibbles"]))
 
 
 def decode_q5_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -36,8 +63,8 @@ def decode_q5_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     blocks = np.ascontiguousarray(codes).view(Q5_K)
     # Bit g of byte i is the fifth bit of element i of group g.
     fifth = np.unpackbits(blocks["fifth"][..., None], axis=-1, bitorder="little")
-    fifth = fifth.swapaxes(-1, -2) << np.uint8(4)
-    return _with_minima(blocks, _runs_of_32(blocks["nibbles"]) | fifth)
+    runs = _runs_of_32(blocks["nibbles"]) | (fifth.swapaxes(-1, -2) << np.uint8(4))
+    return _with_minima(blocks, *unpack_scales(blocks["scales"]), runs)
 
 
 def decode_q6_k(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -71,13 +98,45 @@ def unpack_scales(
     return np.concatenate(scales, axis=-1), np.concatenate(minima, axis=-1)
 
 
-def _with_minima(blocks: NDArray[np.void], codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Decode (d sc) u - (dmin mn) for codes [rows, blocks, 8, 32]."""
-    scales, minima = unpack_scales(blocks["scales"])
+def unpack_q3_scales(packed: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Return the sixteen scales of Q3_K, -32 to 31.
+
+    Bytes 0-7 hold the low nibbles of scales 0-7 (low) and 8-15 (high); bit pair p of byte 8 + i
+    holds the upper two bits of scale 4 p + i.
+
+    Args:
+        packed: uint8 [.., 12].
+
+    Returns:
+        int8 [.., 16].
+    """
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    upper = (packed[..., None, 8:] >> shifts) & np.uint8(3)
+    codes = split_nibbles(packed[..., :8]) | (upper.reshape(*packed.shape[:-1], 16) << np.uint8(4))
+    return codes.view(np.int8) - np.int8(32)
+
+
+def _with_minima(
+    blocks: NDArray[np.void],
+    scales: NDArray[np.uint8],
+    minima: NDArray[np.uint8],
+    codes: NDArray[np.uint8],
+) -> NDArray[np.float32]:
+    """Decode (d sc) u - (dmin mn) for codes [rows, blocks, groups, elements of a group]."""
     step = blocks["d"].astype(np.float32)[..., None] * scales.astype(np.float32)
     minimum = blocks["dmin"].astype(np.float32)[..., None] * minima.astype(np.float32)
     values = step[..., None] * codes.astype(np.float32) - minimum[..., None]
     return values.reshape(values.shape[0], -1)
+
+
+def _bit_pairs(pairs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the 2-bit codes [rows, blocks, 256] of bytes [rows, blocks, 64].
+
+    Each half of 128 elements has 32 bytes, whose bit pair k belongs to run k of 32.
+    """
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    codes: NDArray[np.uint8] = (pairs.reshape(*pairs.shape[:2], 2, 1, 32) >> shifts) & np.uint8(3)
+    return codes.reshape(*pairs.shape[:2], 256)
 
 
 def _runs_of_32(nibbles: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -90,11 +149,7 @@ def _six_bits(blocks: NDArray[np.void]) -> NDArray[np.uint8]:
     """Codes [rows, blocks, 256] of Q6_K.
 
     Each half of 128 elements has 64 bytes of nibbles (all low ones first) and 32 bytes whose bit
-    pairs 0 to 3 are the upper bits of its four runs of 32.
+    pairs are the upper bits.
     """
-    shape = blocks.shape
-    low = split_nibbles(blocks["nibbles"].reshape(*shape, 2, 64)).reshape(*shape, 2, 4, 32)
-    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
-    high = (blocks["pairs"].reshape(*shape, 2, 1, 32) >> shifts) & np.uint8(3)
-    codes: NDArray[np.uint8] = (low | (high << np.uint8(4))).reshape(*shape, 256)
-    return codes
+    low = split_nibbles(blocks["nibbles"].reshape(*blocks.shape, 2, 64))
+    return low.reshape(*blocks.shape, 256) | (_bit_pairs(blocks["pairs"]) << np.uint8(4))

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError, UnsupportedError
-from fewbit.formats import affine, blocks, floats, kquants
-from fewbit.formats.pack import packed_bytes
+from fewbit.formats import affine, blocks, codebooks, floats, fp8, kquants
 from fewbit.formats.spec import (
     BlockSpec,
+    Fp8Spec,
     Granularity,
     NumberFormat,
     QuantSpec,
@@ -45,8 +45,8 @@ _TABLE = (
     BlockFormat(BlockSpec("q5_1", 7, 32, 24), blocks.decode_q5_1),
     BlockFormat(BlockSpec("q8_0", 8, 32, 34), blocks.decode_q8_0, blocks.encode_q8_0),
     BlockFormat(BlockSpec("q8_1", 9, 32, 36)),
-    BlockFormat(BlockSpec("q2_k", 10, 256, 84)),
-    BlockFormat(BlockSpec("q3_k", 11, 256, 110)),
+    BlockFormat(BlockSpec("q2_k", 10, 256, 84), kquants.decode_q2_k),
+    BlockFormat(BlockSpec("q3_k", 11, 256, 110), kquants.decode_q3_k),
     BlockFormat(BlockSpec("q4_k", 12, 256, 144), kquants.decode_q4_k),
     BlockFormat(BlockSpec("q5_k", 13, 256, 176), kquants.decode_q5_k),
     BlockFormat(BlockSpec("q6_k", 14, 256, 210), kquants.decode_q6_k),
@@ -55,10 +55,10 @@ _TABLE = (
     BlockFormat(BlockSpec("iq2_xs", 17, 256, 74)),
     BlockFormat(BlockSpec("iq3_xxs", 18, 256, 98)),
     BlockFormat(BlockSpec("iq1_s", 19, 256, 50)),
-    BlockFormat(BlockSpec("iq4_nl", 20, 32, 18)),
+    BlockFormat(BlockSpec("iq4_nl", 20, 32, 18), codebooks.decode_iq4_nl),
     BlockFormat(BlockSpec("iq3_s", 21, 256, 110)),
     BlockFormat(BlockSpec("iq2_s", 22, 256, 82)),
-    BlockFormat(BlockSpec("iq4_xs", 23, 256, 136)),
+    BlockFormat(BlockSpec("iq4_xs", 23, 256, 136), codebooks.decode_iq4_xs),
     BlockFormat(BlockSpec("i8", 24, 1, 1)),
     BlockFormat(BlockSpec("i16", 25, 1, 2)),
     BlockFormat(BlockSpec("i32", 26, 1, 4)),
@@ -68,7 +68,7 @@ _TABLE = (
     BlockFormat(BlockSpec("bf16", 30, 1, 2), floats.decode_bf16, floats.encode_bf16),
     BlockFormat(BlockSpec("tq1_0", 34, 256, 54)),
     BlockFormat(BlockSpec("tq2_0", 35, 256, 66)),
-    BlockFormat(BlockSpec("mxfp4", 39, 32, 17)),
+    BlockFormat(BlockSpec("mxfp4", 39, 32, 17), codebooks.decode_mxfp4, codebooks.encode_mxfp4),
     BlockFormat(BlockSpec("nvfp4", 40, 64, 36)),
     BlockFormat(BlockSpec("q1_0", 41, 128, 18)),
     BlockFormat(BlockSpec("q2_0", 42, 64, 18)),
@@ -85,6 +85,9 @@ F16 = BLOCK_FORMATS["f16"].spec
 BF16 = BLOCK_FORMATS["bf16"].spec
 FLOATS = (F32, F16, BF16)
 
+FP8 = tuple(Fp8Spec(where) for where in (Granularity.ROW, Granularity.TENSOR))
+"""The FP8 formats."""
+
 DECODABLE = tuple(f.spec.name for f in _TABLE if f.decode is not None)
 ENCODABLE = tuple(f.spec.name for f in _TABLE if f.encode is not None)
 
@@ -92,11 +95,14 @@ _AFFINE = re.compile(
     r"int(?P<bits>[0-9]+)-(?:g(?P<group>[0-9]{1,9})|(?P<where>tensor|row|channel))"
     r"(?P<asymmetric>-asym)?(?P<f32>-f32)?"
 )
-_AFFINE_HELP = "int<2..8>-<g32|row|channel|tensor>[-asym][-f32], such as int4-g32"
+_SCALED_HELP = (
+    "int<2..8>-<g32|row|channel|tensor>[-asym][-f32], such as int4-g32, fp8_e4m3-<row|tensor>"
+)
+_FP8_NAMES: Mapping[str, Fp8Spec] = MappingProxyType({spec.name: spec for spec in FP8})
 
 
 def parse_format(name: str) -> NumberFormat:
-    """Return the format of a name such as `int4-g32`, `int8-row-asym`, `q4_0` or `bf16`.
+    """Return the format of a name such as `int4-g32`, `int8-row-asym`, `fp8_e4m3-row`, `q4_0`.
 
     It undoes `spec.name` for every format.
 
@@ -106,10 +112,12 @@ def parse_format(name: str) -> NumberFormat:
     """
     if name in BLOCK_FORMATS:
         return BLOCK_FORMATS[name].spec
+    if name in _FP8_NAMES:
+        return _FP8_NAMES[name]
     match = _AFFINE.fullmatch(name)
     if match is None:
         raise UnsupportedError(
-            f"The format '{name}' is not known{_near(name)}; there are {_AFFINE_HELP}, "
+            f"The format '{name}' is not known{_near(name)}; there are {_SCALED_HELP}, "
             f"and the GGUF types {', '.join(BLOCK_FORMATS)}."
         )
     group = match["group"]
@@ -129,11 +137,12 @@ def encoded_bytes(form: NumberFormat, shape: tuple[int, int]) -> int:
         UsageError: the columns do not divide into the format's groups or blocks.
     """
     rows, columns = shape
+    codes = rows * form.row_bytes(columns)
     if isinstance(form, BlockSpec):
-        return rows * form.row_bytes(columns)
+        return codes
     scale_rows, scale_columns = form.scale_shape(shape)
     scale_bytes = (2 if form.scale_type is ScaleType.F16 else 4) + (0 if form.symmetric else 1)
-    return rows * packed_bytes(columns, form.bits) + scale_rows * scale_columns * scale_bytes
+    return codes + scale_rows * scale_columns * scale_bytes
 
 
 def decode(tensor: QuantTensor) -> NDArray[np.float32]:
@@ -143,10 +152,13 @@ def decode(tensor: QuantTensor) -> NDArray[np.float32]:
 
     Raises:
         UnsupportedError: the format can be named but not decoded; the message lists those that can.
+        NumericalError: an FP8 code is NaN.
     """
     with np.errstate(all="ignore"):
         if isinstance(tensor.spec, QuantSpec):
             return affine.decode(tensor)
+        if isinstance(tensor.spec, Fp8Spec):
+            return fp8.decode(tensor)
         return _decoder(tensor.spec)(tensor.codes)
 
 
@@ -169,13 +181,16 @@ def encode(x: NDArray[np.float32], form: NumberFormat) -> QuantTensor:
     x = np.ascontiguousarray(x, dtype=np.float32)
     if isinstance(form, QuantSpec):
         return affine.encode(x, form)
-    form.row_bytes(x.shape[1])
     affine.require_finite(x)
     with np.errstate(all="ignore"):
-        codes = _encoder(form)(x)
-        encoded = QuantTensor(form, (x.shape[0], x.shape[1]), codes)
+        encoded = fp8.encode(x, form) if isinstance(form, Fp8Spec) else _encode_blocks(x, form)
         _require_held(decode(encoded), x, form)
     return encoded
+
+
+def _encode_blocks(x: NDArray[np.float32], form: BlockSpec) -> QuantTensor:
+    form.row_bytes(x.shape[1])
+    return QuantTensor(form, (x.shape[0], x.shape[1]), _encoder(form)(x))
 
 
 def _decoder(form: BlockSpec) -> _Decode:
@@ -192,12 +207,12 @@ def _encoder(form: BlockSpec) -> _Encode:
     if found is None:
         raise UnsupportedError(
             f"Tensors cannot be encoded as {form.name}; supported: {', '.join(ENCODABLE)}, "
-            f"and {_AFFINE_HELP}."
+            f"and {_SCALED_HELP}."
         )
     return found
 
 
-def _require_held(decoded: NDArray[np.float32], x: NDArray[np.float32], form: BlockSpec) -> None:
+def _require_held(decoded: NDArray[np.float32], x: NDArray[np.float32], form: NumberFormat) -> None:
     beyond = ~np.isfinite(decoded)
     if beyond.any():
         worst = np.where(beyond, np.abs(x), -1).argmax()
@@ -209,5 +224,6 @@ def _require_held(decoded: NDArray[np.float32], x: NDArray[np.float32], form: Bl
 
 
 def _near(name: str) -> str:
-    near = difflib.get_close_matches(name, [*BLOCK_FORMATS, "int4-g32", "int8-g32", "int8-row"], 1)
+    known = [*BLOCK_FORMATS, *_FP8_NAMES, "int4-g32", "int8-g32", "int8-row"]
+    near = difflib.get_close_matches(name, known, 1)
     return f" (did you mean '{near[0]}'?)" if near else ""

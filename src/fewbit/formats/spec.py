@@ -1,13 +1,14 @@
 """Number formats, and tensors encoded in them.
 
-Two kinds of format exist:
+Three kinds of format exist:
 
 * `QuantSpec`, an affine integer format. With codes q, scale s and zero point z,
   q = clip(round(x / s) + z) and x' = s (q - z).
 * `BlockSpec`, a GGUF type: rows cut into blocks that carry their own scales. F32, F16 and BF16 are
   the block types of one element.
+* `Fp8Spec`, 8-bit floats with a float32 scale of the row or of the tensor.
 
-`QuantTensor` holds the bytes of either. Nothing here encodes or decodes; see `registry`.
+`QuantTensor` holds the bytes of any. Nothing here encodes or decodes; see `registry`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
+from fewbit.formats.pack import packed_bytes
 
 
 class Granularity(Enum):
@@ -119,6 +121,10 @@ class QuantSpec:
                     )
                 return rows, columns // self.group_size
 
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of a row's codes, which are packed densely."""
+        return packed_bytes(columns, self.bits)
+
     def bits_per_weight(self, shape: tuple[int, int]) -> float:
         """Return the stored bits of codes, scales and zero points over the elements."""
         rows, columns = shape
@@ -139,6 +145,11 @@ class BlockSpec:
     block_size: int
     block_bytes: int
 
+    @property
+    def rows_independent(self) -> bool:
+        """A row's bytes depend on that row alone."""
+        return True
+
     def bits_per_weight(self, shape: tuple[int, int]) -> float:
         """Return the stored bits over the elements; the shape plays no part."""
         return 8.0 * self.block_bytes / self.block_size
@@ -157,7 +168,57 @@ class BlockSpec:
         return columns // self.block_size * self.block_bytes
 
 
-NumberFormat: TypeAlias = QuantSpec | BlockSpec
+@dataclass(frozen=True)
+class Fp8Spec:
+    """8-bit floats of 4 exponent and 3 mantissa bits (e4m3fn), x' = s e4m3(code).
+
+    Raises:
+        UsageError: scales are to belong to channels or groups.
+    """
+
+    granularity: Granularity
+
+    def __post_init__(self) -> None:
+        if self.granularity not in (Granularity.ROW, Granularity.TENSOR):
+            raise UsageError(
+                f"fp8_e4m3 with a scale per {self.granularity.value} is not known; its scale "
+                "belongs to a row or to the tensor."
+            )
+
+    @property
+    def name(self) -> str:
+        """`fp8_e4m3-row` or `fp8_e4m3-tensor`."""
+        return f"fp8_e4m3-{self.granularity.value}"
+
+    @property
+    def scale_type(self) -> ScaleType:
+        """Always float32."""
+        return ScaleType.F32
+
+    @property
+    def symmetric(self) -> bool:
+        """There are no zero points."""
+        return True
+
+    @property
+    def rows_independent(self) -> bool:
+        """Whether a row's bytes depend on that row alone."""
+        return self.granularity is Granularity.ROW
+
+    def scale_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Return the shape of the scales of a matrix of this shape."""
+        return (shape[0] if self.rows_independent else 1), 1
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of a row's codes: one each."""
+        return columns
+
+    def bits_per_weight(self, shape: tuple[int, int]) -> float:
+        """Return the stored bits of codes and scales over the elements."""
+        return 8 + 32 * self.scale_shape(shape)[0] / (shape[0] * shape[1])
+
+
+NumberFormat: TypeAlias = QuantSpec | BlockSpec | Fp8Spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +229,8 @@ class QuantTensor:
     `pack`; `scales` float16 or float32 in `spec.scale_shape`; `zeros` uint8 in the same shape, or
     None when symmetric.
     `BlockSpec`: `codes` uint8 [rows, row_bytes], the GGUF bytes; no scales, no zeros.
+    `Fp8Spec`: `codes` uint8 [rows, columns], the bytes of the floats; `scales` float32 in
+    `spec.scale_shape`; no zeros.
     Arrays may be read-only views of a memory-mapped file.
     """
 
@@ -189,7 +252,7 @@ class QuantTensor:
         A slice gives views.
         """
         codes = self.codes[rows]
-        per_row = isinstance(self.spec, QuantSpec) and self.spec.rows_independent
+        per_row = self.spec.rows_independent
         return QuantTensor(
             self.spec,
             (codes.shape[0], self.shape[1]),

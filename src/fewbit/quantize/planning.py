@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, parse_format
-from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
+from fewbit.formats.spec import BlockSpec, NumberFormat
 from fewbit.model.gguf import ROPE_DIVISORS
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
@@ -258,7 +258,7 @@ def _check_container(source: ModelSource, recipe: Recipe, container: Container) 
         return
     for rule in recipe.rules:
         for name in (rule.format, *rule.fallback):
-            if name != KEEP and isinstance(parse_format(name), QuantSpec):
+            if name != KEEP and not isinstance(parse_format(name), BlockSpec):
                 raise UnsupportedError(
                     f"The recipe '{recipe.name}' uses {name}, which GGUF has no type for; write a "
                     "folder instead, or choose rtn-q4_0 or rtn-q8_0."

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fewbit.errors import NumericalError
 from fewbit.formats.affine import require_finite
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
-from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec, QuantTensor
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
 from fewbit.methods.solvers import Solver
 
 _PIECE = 1 << 18
@@ -43,8 +43,7 @@ def solve(tensor: QuantTensor, form: NumberFormat, solver: Solver, name: str) ->
         NumericalError: a value is not finite or beyond the format; the message locates it.
     """
     rows, columns = tensor.shape
-    alone = not isinstance(form, QuantSpec) or form.rows_independent
-    step = _piece_rows(columns) if alone else rows
+    step = _piece_rows(columns) if form.rows_independent else rows
     pieces = []
     total = error = 0.0
     for start in range(0, rows, step):

@@ -18,7 +18,7 @@ import numpy as np
 
 from fewbit._native import PackedArena, PackedMatrix, packed_bytes
 from fewbit.errors import KernelError
-from fewbit.formats.spec import BlockSpec, Granularity, QuantSpec, QuantTensor, ScaleType
+from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor, ScaleType
 
 RUN = 32
 """Inputs that share an activation scale; weight groups are multiples of it."""
@@ -68,10 +68,10 @@ def packed_form(tensor: QuantTensor) -> PackedForm:
     reason = obstacle(tensor)
     if reason is not None:
         raise KernelError(f"A tensor of format {tensor.spec.name} cannot be packed: {reason}.")
-    if isinstance(tensor.spec, BlockSpec):
-        name = tensor.spec.name
-        return PackedForm(name, _BLOCK_WEIGHTS.get(name, name))
-    return _affine_form(tensor.spec, tensor.shape[1])
+    if isinstance(tensor.spec, QuantSpec):
+        return _affine_form(tensor.spec, tensor.shape[1])
+    name = tensor.spec.name
+    return PackedForm(name, _BLOCK_WEIGHTS.get(name, name))
 
 
 def obstacle(tensor: QuantTensor) -> str | None:
@@ -79,12 +79,12 @@ def obstacle(tensor: QuantTensor) -> str | None:
     spec, (rows, columns) = tensor.spec, tensor.shape
     if rows == 0 or columns == 0:
         return f"its shape is {rows} x {columns}"
-    if isinstance(spec, BlockSpec):
-        if spec.name not in _BLOCK_WEIGHTS and spec.name not in _FLOATS:
-            known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS])
-            return f"no kernel reads {spec.name}; kernels read {known} and affine integers"
-        return None
-    return _affine_obstacle(spec, columns)
+    if isinstance(spec, QuantSpec):
+        return _affine_obstacle(spec, columns)
+    if spec.name not in _BLOCK_WEIGHTS and spec.name not in _FLOATS:
+        known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS])
+        return f"no kernel reads {spec.name}; kernels read {known} and affine integers"
+    return None
 
 
 def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None) -> PackedMatrix:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import KernelError, NumericalError
-from fewbit.formats.registry import FLOATS, decode
+from fewbit.formats.registry import FLOATS, FP8, decode
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import (
     Activation,
@@ -196,7 +196,7 @@ def choose_reference(slot: Slot, tensor: QuantTensor) -> KernelRecord:
     Raises:
         KernelError: an integer format whose inputs do not divide into runs of 32.
     """
-    exact = tensor.spec in FLOATS
+    exact = tensor.spec in FLOATS or tensor.spec in FP8
     rows, columns = tensor.shape
     if not exact and columns % ACTIVATION_RUN:
         raise KernelError(
