@@ -15,6 +15,7 @@ from quantized import (
     random_tensor,
 )
 
+from fewbit import _native
 from fewbit._native import PackedMatrix
 from fewbit.errors import KernelError
 from fewbit.formats.registry import BLOCK_FORMATS
@@ -76,7 +77,7 @@ def test_packed_bytes_stay_near_the_stored_ones(form):
         return
     # A scale per row or tensor is repeated or padded by at most 16 fp16 and zeros a tile.
     spare = 48 * 4 if isinstance(form, QuantSpec) and form.group_size is None else 0
-    assert packed.nbytes <= tensor.nbytes * 1.03 + spare
+    assert packed.nbytes <= tensor.nbytes * 1.02 + spare
 
 
 @pytest.mark.parametrize(
@@ -125,3 +126,8 @@ def test_the_native_packer_checks_scales(shape):
     scales = np.zeros(shape, np.uint16)
     with pytest.raises(ValueError, match="scales need"):
         PackedMatrix("affine", 32, codes, bits=4, group=32, scales=scales)
+
+
+def test_the_layout_has_a_version():
+    # Packed matrices may be kept in files, which must not be read as another layout's.
+    assert _native.layout_version >= 2

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+layout_version: int
+
 class PackedArena:
     def __init__(self) -> None: ...
 

@@ -15,6 +15,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "linear/layout.h"
 #include "linear/repack.h"
 
 namespace nb = nanobind;
@@ -265,6 +266,7 @@ Isa isa_named(const std::string& wanted) {
 
 void bind_linear(nb::module_& module) {
   module.def("available_isas", &available_isas, "Instruction sets this CPU can run, best first.");
+  module.attr("layout_version") = kLayoutVersion;
   nb::class_<PackedArena>(module, "PackedArena", "Large blocks that packed matrices share.")
       .def(nb::init<>());
   nb::class_<OwnedMatrix>(module, "PackedMatrix")

@@ -147,10 +147,11 @@ template <class S, Codes C, Scaling K, int T>
 void multiply_tiles(const PackedMatrix& w, int64_t tile, const Activations& a, int64_t row_begin,
                     int64_t row_end, const float* bias, float* out, int64_t out_stride) {
   UnpackedTile<K> tiles[T];
+  StepBuffer<K> buffers[T];
   Walker<S, C, K> walkers[T];
   TileOut<S> to[T];
   for (int t = 0; t < T; ++t) {
-    walkers[t] = Walker<S, C, K>::start(w, tile + t);
+    walkers[t] = Walker<S, C, K>::start(w, tile + t, buffers[t]);
     to[t] = TileOut<S>::at(w, tile + t, bias, out, out_stride);
   }
   const int64_t runs = w.columns / kGroup;

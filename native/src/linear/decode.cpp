@@ -35,23 +35,32 @@ struct RunScale {
   bool has_minimum;
 };
 
-RunScale run_scale(const PackedMatrix& w, const uint8_t* head, const uint8_t* run_head, int lane) {
+// Step i of a group.
+int step_at(Scaling scaling, const uint8_t* head, int64_t i) {
+  const uint8_t* steps = head + steps_offset(scaling);
+  if (scaling == Scaling::kSigned16) return static_cast<int8_t>(steps[i]);
+  const int64_t vector = i / kVector, byte = i % kVector;
+  const int nibble = (steps[kVector * (vector % 2) + byte] >> (vector < 2 ? 0 : 4)) & 0x0f;
+  const int pair = (steps[2 * kVector + byte] >> (2 * vector)) & 3;
+  return nibble | (pair << 4);
+}
+
+RunScale run_scale(const PackedMatrix& w, const uint8_t* head, int64_t run, int lane) {
   const float s = half_of(head, lane);
+  const auto step = [&](int half) {
+    return static_cast<float>(step_at(w.scaling, head, kRunSteps * run + 16 * half + lane));
+  };
   switch (w.scaling) {
     case Scaling::kAsymmetric:
       return {{s, s}, head[32 + lane], 0.0f, false};
     case Scaling::kMinimum:
       return {{s, s}, 0, half_of(head + 32, lane), true};
     case Scaling::kTwoLevel: {
-      const float scale = s * static_cast<float>(run_head[lane]);
-      const float minimum = half_of(head + 32, lane) * static_cast<float>(run_head[16 + lane]);
-      return {{scale, scale}, 0, -minimum, true};
+      const float scale = s * step(0);
+      return {{scale, scale}, 0, -(half_of(head + 32, lane) * step(1)), true};
     }
-    case Scaling::kSigned16: {
-      const auto first = static_cast<int8_t>(run_head[lane]);
-      const auto second = static_cast<int8_t>(run_head[16 + lane]);
-      return {{s * static_cast<float>(first), s * static_cast<float>(second)}, 32, 0.0f, false};
-    }
+    case Scaling::kSigned16:
+      return {{s * step(0), s * step(1)}, 32, 0.0f, false};
     default:
       return {{s, s}, 1 << (bits_of(w.codes) - 1), 0.0f, false};
   }
@@ -71,10 +80,9 @@ void decode_integer_row(const PackedMatrix& w, const uint8_t* tile, int lane, fl
   for (int64_t column = 0; column < w.columns; column += w.group) {
     const uint8_t* head = next;
     next += head_bytes(w.scaling);
-    for (int64_t k = 0; k < w.group; k += kGroup) {
-      const uint8_t* codes = next + run_head_bytes(w.scaling);
-      decode_run(w, run_scale(w, head, next, lane), codes, lane, out + column + k);
-      next += run_bytes(w.codes, w.scaling);
+    for (int64_t run = 0; run < w.group / kGroup; ++run) {
+      decode_run(w, run_scale(w, head, run, lane), next, lane, out + column + kGroup * run);
+      next += code_bytes(w.codes);
     }
   }
 }

@@ -61,42 +61,83 @@ template <class S, Scaling K>
 struct RunScales {
   typename S::F32 scale, second;
   typename S::I32 zero;
-  typename S::F32 d, dmin;
+};
 
-  FEWBIT_INLINE void read_head(RunScales& s, const uint8_t* head) {
-    if constexpr (K == Scaling::kTwoLevel || K == Scaling::kSigned16) {
-      s.d = S::load_f16(head);
-      if constexpr (K == Scaling::kTwoLevel) s.dmin = S::neg(S::load_f16(head + 32));
-    } else {
-      s.scale = S::load_f16(head);
-      if constexpr (K == Scaling::kMinimum) s.second = S::load_f16(head + 32);
-      if constexpr (K == Scaling::kAsymmetric) s.zero = S::load_u8_i32(head + 32);
+// Steps of 6 bits as bytes, in the order of layout.h.
+template <class S>
+FEWBIT_INLINE void unpack_six_bit_steps(const uint8_t* packed, uint8_t* steps) {
+  using U8 = typename S::U8;
+  const U8 nibble = S::set1_u8(0x0f);
+  const U8 pair = S::set1_u8(0x30);
+  const U8 first = S::load_u8(packed);
+  const U8 second = S::load_u8(packed + kVector);
+  const U8 pairs = S::load_u8(packed + 2 * kVector);
+  S::store_u8(steps, S::and_or(S::template sll<4>(pairs), pair, S::and_u8(first, nibble)));
+  S::store_u8(steps + kVector,
+              S::and_or(S::template sll<2>(pairs), pair, S::and_u8(second, nibble)));
+  S::store_u8(steps + 2 * kVector,
+              S::and_or(pairs, pair, S::and_u8(S::template srl<4>(first), nibble)));
+  S::store_u8(steps + 3 * kVector, S::and_or(S::template srl<2>(pairs), pair,
+                                             S::and_u8(S::template srl<4>(second), nibble)));
+}
+
+// Where a walker unpacks the steps of its group, all at once: two operations a run. A variable of
+// its own, so that its taken address does not keep the walker out of registers.
+template <Scaling K>
+struct alignas(kVector) StepBuffer {
+  uint8_t steps[K == Scaling::kTwoLevel ? kSteps : 1];
+};
+
+// What the runs of a group share where scales have two levels.
+template <class S, Scaling K>
+struct GroupScales {
+  typename S::F32 d, dmin;
+  const uint8_t* next;  // the next run's steps
+
+  FEWBIT_INLINE void read(GroupScales& g, const uint8_t* head, uint8_t* unpacked) {
+    g.d = S::load_f16(head);
+    g.next = head + steps_offset(K);
+    if constexpr (K == Scaling::kTwoLevel) {
+      g.dmin = S::neg(S::load_f16(head + 32));
+      unpack_six_bit_steps<S>(g.next, unpacked);
+      g.next = unpacked;
     }
   }
 
-  FEWBIT_INLINE void read_run_head(RunScales& s, const uint8_t* head) {
+  FEWBIT_INLINE void step(GroupScales& g, RunScales<S, K>& run) {
     if constexpr (K == Scaling::kTwoLevel) {
-      s.scale = S::mul(s.d, S::convert(S::load_u8_i32(head)));
-      s.second = S::mul(s.dmin, S::convert(S::load_u8_i32(head + 16)));
+      run.scale = S::mul(g.d, S::convert(S::load_u8_i32(g.next)));
+      run.second = S::mul(g.dmin, S::convert(S::load_u8_i32(g.next + 16)));
+    } else {
+      run.scale = S::mul(g.d, S::convert(S::load_i8_i32(g.next)));
+      run.second = S::mul(g.d, S::convert(S::load_i8_i32(g.next + 16)));
     }
-    if constexpr (K == Scaling::kSigned16) {
-      s.scale = S::mul(s.d, S::convert(S::load_i8_i32(head)));
-      s.second = S::mul(s.d, S::convert(S::load_i8_i32(head + 16)));
-    }
+    g.next += kRunSteps;
   }
 };
+
+// Where a run's scales are its group's.
+template <class S, Scaling K>
+FEWBIT_INLINE void read_scales(RunScales<S, K>& run, const uint8_t* head) {
+  run.scale = S::load_f16(head);
+  if constexpr (K == Scaling::kMinimum) run.second = S::load_f16(head + 32);
+  if constexpr (K == Scaling::kAsymmetric) run.zero = S::load_u8_i32(head + 32);
+}
 
 // Walks the runs of a tile.
 template <class S, Codes C, Scaling K>
 struct Walker {
   const uint8_t* next;
+  uint8_t* unpacked;
   int64_t runs_in_group;
   int64_t left;
   RunScales<S, K> scales;
+  GroupScales<S, K> group;
 
-  FEWBIT_INLINE Walker start(const PackedMatrix& w, int64_t tile) {
+  FEWBIT_INLINE Walker start(const PackedMatrix& w, int64_t tile, StepBuffer<K>& buffer) {
     Walker walker;
     walker.next = w.data + static_cast<size_t>(tile) * w.tile_bytes;
+    walker.unpacked = buffer.steps;
     walker.runs_in_group = w.group / kGroup;
     walker.left = 0;
     return walker;
@@ -105,13 +146,20 @@ struct Walker {
   // Reads the next run's scales and returns its codes.
   FEWBIT_INLINE const uint8_t* step(Walker& walker) {
     if (walker.left == 0) {
-      RunScales<S, K>::read_head(walker.scales, walker.next);
+      if constexpr (steps_bytes(K) > 0) {
+        GroupScales<S, K>::read(walker.group, walker.next, walker.unpacked);
+        for (size_t line = 0; line < head_bytes(K); line += kVector) {
+          S::prefetch(walker.next + kPrefetchAhead + line);
+        }
+      } else {
+        read_scales<S, K>(walker.scales, walker.next);
+      }
       walker.next += head_bytes(K);
       walker.left = walker.runs_in_group;
     }
-    RunScales<S, K>::read_run_head(walker.scales, walker.next);
-    const uint8_t* codes = walker.next + run_head_bytes(K);
-    walker.next += run_bytes(C, K);
+    if constexpr (steps_bytes(K) > 0) GroupScales<S, K>::step(walker.group, walker.scales);
+    const uint8_t* codes = walker.next;
+    walker.next += code_bytes(C);
     --walker.left;
     return codes;
   }
@@ -206,12 +254,13 @@ template <class S, Codes C, Scaling K, int R>
 FEWBIT_INLINE void few_rows(const PackedMatrix& w, int64_t tile, RunInputs in,
                             typename S::F32 (&acc)[R]) {
   using I32 = typename S::I32;
-  auto walker = Walker<S, C, K>::start(w, tile);
+  StepBuffer<K> buffer;
+  auto walker = Walker<S, C, K>::start(w, tile, buffer);
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) acc[r] = S::zero_f32();
   for (int64_t run = w.columns / kGroup; run; --run) {
     const uint8_t* codes = Walker<S, C, K>::step(walker);
-    for (size_t line = 0; line < run_bytes(C, K); line += kVector) {
+    for (size_t line = 0; line < code_bytes(C); line += kVector) {
       S::prefetch(codes + kPrefetchAhead + line);
     }
     I32 first[R], second[R];

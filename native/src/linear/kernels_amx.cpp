@@ -84,7 +84,7 @@ template <Codes C, Scaling K>
 void unpack_signed(Walker<S, C, K>& walker, int runs, SignedTile<K>& to) {
   for (int i = 0; i < runs; ++i) {
     const uint8_t* codes = Walker<S, C, K>::step(walker);
-    for (size_t line = 0; line < run_bytes(C, K); line += kVector) {
+    for (size_t line = 0; line < code_bytes(C); line += kVector) {
       S::prefetch(codes + kPrefetchAhead + line);
     }
     const __m512i centre = centre_of<C, K>(walker.scales);
@@ -235,8 +235,11 @@ class TileMultiplier {
 
   void tiles(int64_t tile, int count, int64_t row_begin, int64_t row_end) {
     SignedTile<K> unpacked[kBlockTiles];
+    StepBuffer<K> buffers[kBlockTiles];
     Walker<S, C, K> walkers[kBlockTiles];
-    for (int t = 0; t < count; ++t) walkers[t] = Walker<S, C, K>::start(w_, tile + t);
+    for (int t = 0; t < count; ++t) {
+      walkers[t] = Walker<S, C, K>::start(w_, tile + t, buffers[t]);
+    }
     const int64_t runs = w_.columns / kGroup;
     for (int64_t done = 0; done < runs; done += kChunkRuns) {
       const int chunk = static_cast<int>(runs - done < kChunkRuns ? runs - done : kChunkRuns);

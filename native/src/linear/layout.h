@@ -1,20 +1,26 @@
-// The bytes of a packed matrix.
+// The bytes of a packed matrix. They do not depend on the instruction set.
 //
 // Integer codes. A tile is 16 output rows; along the inputs it is a sequence of weight groups:
 //
-//   tile  = group, group, ...            (columns / PackedMatrix::group of them)
-//   group = head, run, run, ...          (group / 32 of them)
-//   run   = run head, codes of 32 inputs
+//   tile  = group, group, ...                (columns / PackedMatrix::group of them)
+//   group = head, run, run, ...              (group / 32 of them)
+//   run   = codes of 32 inputs
 //
-//   scaling        head                              run head
-//   kSymmetric     16 s (fp16)                       -
-//   kAsymmetric    16 s, 16 z (u8)                   -
-//   kMinimum       16 d, 16 m (fp16)                 -
-//   kTwoLevel      16 d, 16 dmin; group is 256       16 sc, 16 mn (u8)
-//   kSigned16      16 d; group is 256                16 sc (i8) of inputs 0..15, 16 of 16..31
+//   scaling        head                                         bytes
+//   kSymmetric     16 s (fp16)                                  32
+//   kAsymmetric    16 s, 16 z (u8)                              48
+//   kMinimum       16 d, 16 m (fp16)                            64
+//   kTwoLevel      16 d, 16 dmin, 256 steps of 6 bits           64 + 192    group is 256
+//   kSigned16      16 d, 256 steps (i8)                         32 + 256    group is 256
 //
-// The 6-bit scales of Q4_K and Q5_K take a byte each here: 148 and 180 bytes for the 144 and 176
-// of a GGUF block of 256 (2.8% and 2.3% more). All others take what the source takes.
+// So every byte of the source is here once and nothing else is, and the code vectors of Q4_K and
+// Q5_K lie on 64-byte lines (2304 and 2816 bytes a group).
+//
+// The steps are the scales of the second level, 32 a run: steps 32k .. 32k + 31 are, for the 16
+// rows in turn, run k's sc and then its mn (kTwoLevel), or its sc of inputs 0..15 and then
+// of 16..31 (kSigned16). 6 bits: of the four vectors of 64 steps, nibble vector v has the lower
+// four bits of vector v in its low nibbles and those of vector v + 2 in its high ones; two such
+// vectors; then one whose bits 2v and 2v + 1 are the upper two bits of vector v.
 //
 // The codes of a run are 8 quads of 4 consecutive inputs, quad j = inputs 4j..4j+3, as unsigned
 // numbers. A vector is 64 bytes: 32-bit lane r belongs to output row r, its byte b to input b of a
@@ -35,8 +41,14 @@
 
 namespace fewbit {
 
+// Changes whenever the bytes do: packed matrices may be kept in files.
+inline constexpr int kLayoutVersion = 2;
+
 inline constexpr int kVector = 64;
 inline constexpr int kQuads = 8;
+inline constexpr int64_t kSuper = 256;  // inputs of a group whose scales have two levels
+inline constexpr int kSteps = 256;      // of such a group, all 16 rows
+inline constexpr int kRunSteps = 32;
 
 constexpr size_t code_bytes(Codes codes) {  // of a run; of one input for float weights
   switch (codes) {
@@ -55,31 +67,37 @@ constexpr size_t code_bytes(Codes codes) {  // of a run; of one input for float 
   }
 }
 
-constexpr size_t head_bytes(Scaling scaling) {
+// Where the steps begin in a head, and how many bytes they take.
+constexpr size_t steps_offset(Scaling scaling) { return scaling == Scaling::kTwoLevel ? 64 : 32; }
+
+constexpr size_t steps_bytes(Scaling scaling) {
   switch (scaling) {
-    case Scaling::kSymmetric:
-    case Scaling::kSigned16:
-      return 32;
-    case Scaling::kAsymmetric:
-      return 48;
-    case Scaling::kMinimum:
     case Scaling::kTwoLevel:
-      return 64;
+      return kSteps * 6 / 8;
+    case Scaling::kSigned16:
+      return kSteps;
     default:
       return 0;
   }
 }
 
-constexpr size_t run_head_bytes(Scaling scaling) {
-  return scaling == Scaling::kTwoLevel || scaling == Scaling::kSigned16 ? 32 : 0;
-}
-
-constexpr size_t run_bytes(Codes codes, Scaling scaling) {
-  return run_head_bytes(scaling) + code_bytes(codes);
+constexpr size_t head_bytes(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kNone:
+      return 0;
+    case Scaling::kSymmetric:
+      return 32;
+    case Scaling::kAsymmetric:
+      return 48;
+    case Scaling::kMinimum:
+      return 64;
+    default:
+      return steps_offset(scaling) + steps_bytes(scaling);
+  }
 }
 
 constexpr size_t group_bytes(Codes codes, Scaling scaling, int64_t group) {
-  return head_bytes(scaling) + static_cast<size_t>(group / kGroup) * run_bytes(codes, scaling);
+  return head_bytes(scaling) + static_cast<size_t>(group / kGroup) * code_bytes(codes);
 }
 
 constexpr size_t tile_bytes(Codes codes, Scaling scaling, int64_t columns, int64_t group) {

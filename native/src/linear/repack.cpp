@@ -15,8 +15,6 @@ namespace fewbit {
 
 namespace {
 
-constexpr int64_t kSuper = 256;
-
 // --- what a source becomes -----------------------------------------------------------------------
 
 struct Target {
@@ -209,25 +207,45 @@ void write_head(const StoredMatrix& m, int64_t row, int64_t group, int lane, uin
   }
 }
 
-// The 6-bit scale and minimum of run k of 8: bytes 0-3 and 4-7 hold those of runs 0-3; bytes 8-11
-// the low nibbles of runs 4-7, whose upper bits are the top of bytes 0-7.
-void write_run_head(const StoredMatrix& m, int64_t row, int64_t run, int lane, uint8_t* head) {
+// The steps of one row in one group, to where layout.h numbers them: 32 k + lane and 16 further.
+void gather_steps(const StoredMatrix& m, int64_t row, int64_t group, int lane, uint8_t* steps) {
   const uint8_t* block = m.bytes + static_cast<size_t>(row) * m.row_bytes +
-                         static_cast<size_t>(run / 8) * block_bytes(m.source);
-  const int64_t k = run % 8;
+                         static_cast<size_t>(group) * block_bytes(m.source);
   if (m.source == Source::kQ6_K) {
-    head[lane] = block[192 + 2 * k];
-    head[16 + lane] = block[192 + 2 * k + 1];
+    for (int i = 0; i < 16; ++i) steps[16 * i + lane] = block[192 + i];
     return;
   }
+  // Bytes 0-3 and 4-7 hold the scales and minima of runs 0-3; bytes 8-11 the low nibbles of runs
+  // 4-7, whose upper bits are the top of bytes 0-7.
   const uint8_t* packed = block + 4;
-  if (k < 4) {
-    head[lane] = packed[k] & 63;
-    head[16 + lane] = packed[k + 4] & 63;
-  } else {
-    head[lane] = static_cast<uint8_t>((packed[k + 4] & 0x0f) | ((packed[k - 4] >> 2) & 0x30));
-    head[16 + lane] = static_cast<uint8_t>((packed[k + 4] >> 4) | ((packed[k] >> 2) & 0x30));
+  for (int k = 0; k < 4; ++k) {
+    uint8_t* early = steps + kRunSteps * k + lane;
+    uint8_t* late = early + kRunSteps * 4;
+    early[0] = packed[k] & 63;
+    early[16] = packed[k + 4] & 63;
+    late[0] = static_cast<uint8_t>((packed[k + 8] & 0x0f) | ((packed[k] >> 2) & 0x30));
+    late[16] = static_cast<uint8_t>((packed[k + 8] >> 4) | ((packed[k + 4] >> 2) & 0x30));
   }
+}
+
+void write_six_bit_steps(const uint8_t* steps, uint8_t* out) {
+  for (int b = 0; b < kVector; ++b) {
+    const uint8_t v[4] = {steps[b], steps[kVector + b], steps[2 * kVector + b],
+                          steps[3 * kVector + b]};
+    out[b] = static_cast<uint8_t>((v[0] & 0x0f) | (v[2] << 4));
+    out[kVector + b] = static_cast<uint8_t>((v[1] & 0x0f) | (v[3] << 4));
+    out[2 * kVector + b] = static_cast<uint8_t>((v[0] >> 4) | ((v[1] >> 4) << 2) |
+                                                ((v[2] >> 4) << 4) | ((v[3] >> 4) << 6));
+  }
+}
+
+void write_steps(const StoredMatrix& m, const Target& t, int64_t first, int lanes, int64_t group,
+                 uint8_t* head) {
+  uint8_t steps[kSteps] = {};
+  for (int r = 0; r < lanes; ++r) gather_steps(m, first + r, group, r, steps);
+  uint8_t* out = head + steps_offset(t.scaling);
+  if (t.scaling == Scaling::kTwoLevel) return write_six_bit_steps(steps, out);
+  std::memcpy(out, steps, kSteps);
 }
 
 // --- vectors -------------------------------------------------------------------------------------
@@ -279,9 +297,8 @@ void pack_run(const StoredMatrix& m, const Target& t, int64_t first, int lanes, 
   RunCodes codes = {};
   for (int r = 0; r < lanes; ++r) {
     unpack_run(m, m.bytes + static_cast<size_t>(first + r) * m.row_bytes, run, codes[r]);
-    if (run_head_bytes(t.scaling)) write_run_head(m, first + r, run, r, out);
   }
-  write_codes(codes, t.codes, out + run_head_bytes(t.scaling));
+  write_codes(codes, t.codes, out);
 }
 
 void pack_integer_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile,
@@ -292,10 +309,11 @@ void pack_integer_tile(const StoredMatrix& m, const Target& t, int64_t group, in
   const int64_t runs = group / kGroup;
   for (int64_t g = 0; g < m.columns / group; ++g) {
     for (int r = 0; r < lanes; ++r) write_head(m, first + r, g, r, out);
+    if (steps_bytes(t.scaling) > 0) write_steps(m, t, first, lanes, g, out);
     out += head_bytes(t.scaling);
     for (int64_t run = g * runs; run < (g + 1) * runs; ++run) {
       pack_run(m, t, first, lanes, run, out);
-      out += run_bytes(t.codes, t.scaling);
+      out += code_bytes(t.codes);
     }
   }
 }
