@@ -1,0 +1,104 @@
+"""Every weight format that a kernel reads, found in the product's own tables, and random matrices
+in each, so that a format that is new there is tested without being named here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from math import lcm
+
+import numpy as np
+
+from fewbit.formats.registry import BLOCK_FORMATS, FLOATS, decode, encode
+from fewbit.formats.spec import (
+    BlockSpec,
+    Granularity,
+    NumberFormat,
+    QuantSpec,
+    QuantTensor,
+    ScaleType,
+)
+from fewbit.runtime.chooser import choose
+from fewbit.runtime.pack import RUN, obstacle
+
+GROUPS = (32, 64, 128)
+"""Groups of the affine formats tried; a kernel reads any multiple of 32 by the same code."""
+
+
+def affine_formats() -> Iterable[QuantSpec]:
+    """Every affine format, readable or not."""
+    for bits, symmetric, scales in product(range(2, 9), (True, False), ScaleType):
+        for granularity in Granularity:
+            groups = GROUPS if granularity is Granularity.GROUP else (None,)
+            for group in groups:
+                yield QuantSpec(bits, granularity, group, symmetric, scales)
+
+
+def column_step(form: NumberFormat) -> int:
+    """The number of columns of a matrix in this format is a multiple of this one."""
+    if isinstance(form, QuantSpec):
+        return form.group_size or RUN
+    return 1 if form in FLOATS else lcm(RUN, form.block_size)
+
+
+def is_read(form: NumberFormat) -> bool:
+    """Whether a kernel reads the format."""
+    if isinstance(form, BlockSpec) and BLOCK_FORMATS[form.name].decode is None:
+        return False
+    columns = max(column_step(form), 2 * RUN)
+    return obstacle(random_matrix(form, 16, columns, np.random.default_rng(0))) is None
+
+
+def random_matrix(
+    form: NumberFormat, rows: int, columns: int, rng: np.random.Generator
+) -> QuantTensor:
+    """Return a matrix whose codes and scales take their whole range, its values 2^-10 to 2."""
+    if isinstance(form, QuantSpec):
+        return _random_affine(form, rows, columns, rng)
+    if form in FLOATS:
+        return encode(rng.standard_normal((rows, columns), np.float32), form)
+    return _random_blocks(form, rows, columns, rng)
+
+
+def _random_affine(
+    form: QuantSpec, rows: int, columns: int, rng: np.random.Generator
+) -> QuantTensor:
+    shape = form.scale_shape((rows, columns))
+    codes = rng.integers(0, 256, (rows, -(-columns * form.bits // 8)), dtype=np.uint8)
+    scales = rng.choice([-1, 1], shape) * rng.uniform(0.5, 2, shape) / (form.high - form.low)
+    zeros = None if form.symmetric else rng.integers(0, form.high + 1, shape, dtype=np.uint8)
+    kind = np.float16 if form.scale_type is ScaleType.F16 else np.float32
+    return QuantTensor(form, (rows, columns), codes, scales.astype(kind), zeros)
+
+
+def _random_blocks(
+    form: BlockSpec, rows: int, columns: int, rng: np.random.Generator
+) -> QuantTensor:
+    """Random bytes; blocks whose values are out of range give way to others."""
+    count = rows * columns // form.block_size
+    kept: list[np.ndarray] = []
+    for _ in range(1000):
+        raw = rng.integers(0, 256, (64, form.block_bytes), dtype=np.uint8)
+        largest = np.abs(decode(QuantTensor(form, (64, form.block_size), raw))).max(axis=1)
+        kept.extend(raw[(largest > 2.0**-10) & (largest < 2)])  # false where it is NaN
+        if len(kept) >= 16:
+            break
+    assert kept, f"no random block of {form.name} has values between 2^-10 and 2"
+    codes = np.stack(kept)[rng.integers(0, len(kept), count)].reshape(rows, -1)
+    return QuantTensor(form, (rows, columns), np.ascontiguousarray(codes))
+
+
+FORMATS = tuple(
+    form for form in (*(f.spec for f in BLOCK_FORMATS.values()), *affine_formats()) if is_read(form)
+)
+"""Every format that a kernel reads."""
+
+
+def chain_of(form: NumberFormat) -> str:
+    """The kernel id without its instruction set: what decides a result's bits."""
+    tensor = random_matrix(form, 16, max(column_step(form), RUN), np.random.default_rng(0))
+    return choose("slot", tensor).kernel.rsplit("/", 1)[0]
+
+
+CHAINS = {chain_of(form): form for form in FORMATS}
+"""Every kernel id without its instruction set, and a format that it runs."""
