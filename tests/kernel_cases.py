@@ -9,7 +9,7 @@ from math import lcm
 
 import numpy as np
 
-from fewbit.formats.registry import BLOCK_FORMATS, FLOATS, decode, encode
+from fewbit.formats.registry import BLOCK_FORMATS, FLOATS, FP8, decode, encode
 from fewbit.formats.spec import (
     BlockSpec,
     Granularity,
@@ -38,7 +38,7 @@ def column_step(form: NumberFormat) -> int:
     """The number of columns of a matrix in this format is a multiple of this one."""
     if isinstance(form, QuantSpec):
         return form.group_size or RUN
-    return 1 if form in FLOATS else lcm(RUN, form.block_size)
+    return lcm(RUN, form.block_size) if isinstance(form, BlockSpec) and form not in FLOATS else 1
 
 
 def is_read(form: NumberFormat) -> bool:
@@ -55,9 +55,9 @@ def random_matrix(
     """Return a matrix whose codes and scales take their whole range, its values 2^-10 to 2."""
     if isinstance(form, QuantSpec):
         return _random_affine(form, rows, columns, rng)
-    if form in FLOATS:
-        return encode(rng.standard_normal((rows, columns), np.float32), form)
-    return _random_blocks(form, rows, columns, rng)
+    if isinstance(form, BlockSpec) and form not in FLOATS:
+        return _random_blocks(form, rows, columns, rng)
+    return encode(rng.standard_normal((rows, columns), np.float32), form)
 
 
 def _random_affine(
@@ -88,9 +88,9 @@ def _random_blocks(
     return QuantTensor(form, (rows, columns), np.ascontiguousarray(codes))
 
 
-FORMATS = tuple(
-    form for form in (*(f.spec for f in BLOCK_FORMATS.values()), *affine_formats()) if is_read(form)
-)
+_KNOWN = (*(f.spec for f in BLOCK_FORMATS.values()), *FP8, *affine_formats())
+
+FORMATS = tuple(form for form in _KNOWN if is_read(form))
 """Every format that a kernel reads."""
 
 
