@@ -1,6 +1,6 @@
 """A model for tests of the engine: random, tiny, and unforgiving about its KV store."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 import numpy as np
 
@@ -12,9 +12,10 @@ class FakeExecutor:
     """Logits that depend on every earlier token as the paged store holds it.
 
     The store keeps a running hash of the sequence at each position. A row reads its predecessor's
-    through the page table, so a wrong page, a missing roll-back or a skipped position changes
-    everything after it. Pages are filled with noise when made, and rows beyond the span's pages
-    are an error.
+    and one of each full page before it, through the page table. So a wrong page, a missing
+    roll-back, a skipped position, or a shared page that somebody wrote over changes what follows.
+    Pages are filled with noise when made; rows beyond the span's pages, and a page written in while
+    another sequence has it, are errors.
     """
 
     def __init__(self, vocabulary=30, pages=64, seed=0, repeat=0.0):
@@ -24,35 +25,56 @@ class FakeExecutor:
         self.steps = []
         self.poisoned = None
         self._table = rng.normal(0, 2, (64, vocabulary)).astype(np.float32)
-        self._order = rng.integers(0, 64, vocabulary)
+        self._order = rng.integers(0, 64, vocabulary) % vocabulary
         self._repeat = repeat
-        self._store = rng.integers(0, 1 << 30, (pages, PAGE), dtype=np.int64)
+        self._store = rng.integers(0, 1 << 30, (pages, PAGE), dtype=np.int64).tolist()
 
     def step(self, step):
         self.steps.append(step)
         assert len(step.tokens) == sum(span.count for span in step.spans)
-        held = [page for span in step.spans for page in span.pages]
-        assert len(held) == len(set(held)), "a page belongs to two sequences"
-        logits = np.empty((len(step.tokens), self.vocabulary), np.float32)
+        self._require_writers_alone(step)
+        tokens, wanted = step.tokens.tolist(), step.wanted.tolist()
+        seen = {}
         for span in step.spans:
-            for i in range(span.count):
-                row = span.start + i
-                logits[row] = self._row(int(step.tokens[row]), span.position + i, span.pages)
-        return np.ascontiguousarray(logits[step.wanted])
+            pages = span.pages.tolist()
+            self._write_rows(tokens[span.start : span.start + span.count], span.position, pages)
+            rows = [row for row in wanted if span.start <= row < span.start + span.count]
+            for row in rows:
+                seen[row] = self._seen(span.position + row - span.start, pages)
+        return self._logits(step, [seen[row] for row in wanted])
 
-    def _row(self, token, position, pages):
-        before = 0 if position == 0 else self._at(position - 1, pages)
-        state = (before * 1103515245 + 12345 * (token + 1) + position) % (1 << 30)
-        self._store[pages[position // PAGE], position % PAGE] = state
-        found = self._table[(state >> 7) % 64].copy()
+    def _require_writers_alone(self, step):
+        held = Counter(page for span in step.spans for page in span.pages.tolist())
+        for span in step.spans:
+            last = span.position + span.count - 1
+            for page in span.pages[span.position // PAGE : last // PAGE + 1].tolist():
+                assert held[page] == 1, "a page that another sequence has is written in"
+
+    def _write_rows(self, tokens, position, pages):
+        state = self._read(position - 1, pages) if position else 0
+        for i, token in enumerate(tokens, start=position):
+            state = (state * 1103515245 + 12345 * (token + 1) + i) % (1 << 30)
+            self._write(i, pages, state)
+
+    def _read(self, position, pages):
+        return self._store[pages[position // PAGE]][position % PAGE]
+
+    def _write(self, position, pages, state):
+        self._store[pages[position // PAGE]][position % PAGE] = state
+
+    def _seen(self, position, pages):
+        state = self._read(position, pages)
+        for i in range(position // PAGE):
+            state += (2 * i + 1) * self._store[pages[i]][(position * 5 + i) % PAGE]
+        return state
+
+    def _logits(self, step, seen):
+        logits = self._table[[(state >> 7) % 64 for state in seen]]
         # A pull towards a fixed successor makes texts that an n-gram draft can predict.
-        found[self._order[token] % self.vocabulary] += self._repeat
-        if self.poisoned == position:
-            found[3] = np.nan
-        return found
-
-    def _at(self, position, pages):
-        return int(self._store[pages[position // PAGE], position % PAGE])
+        logits[np.arange(len(seen)), self._order[step.tokens[step.wanted]]] += self._repeat
+        if self.poisoned is not None:
+            logits[step.positions()[step.wanted] == self.poisoned, 3] = np.nan
+        return logits
 
 
 class FakeDecoder:

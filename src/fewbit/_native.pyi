@@ -72,15 +72,21 @@ class TokenSampler:
         self, logits: NDArray[np.float32], vocabulary: int, isa: str | None = None
     ) -> tuple[NDArray[np.float64], str, int]: ...
 
-def sample_blocks(
-    logits: NDArray[np.float32],
-    vocabulary: int,
-    samplers: Sequence[TokenSampler],
-    rows: Sequence[int],
-    positions: Sequence[int],
-    drafts: Sequence[Sequence[int]],
-    top_logprobs: Sequence[int],
-) -> list[tuple[list[int], list[tuple[float, float, list[int], list[float]]], str, int, int]]: ...
+class SamplingThreads:
+    def __init__(self, pool: ThreadPool | None) -> None: ...
+    def draw(
+        self,
+        logits: NDArray[np.float32],
+        vocabulary: int,
+        samplers: Sequence[TokenSampler],
+        rows: Sequence[int],
+        positions: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+        top_logprobs: Sequence[int],
+    ) -> list[
+        tuple[list[int], list[tuple[float, float, list[int], list[float]]], str, int, int]
+    ]: ...
+
 def keyed_uniform(seed: int, sample: int, position: int, purpose: int) -> float: ...
 
 class ThreadPool:

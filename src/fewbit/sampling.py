@@ -289,11 +289,25 @@ class Drawn:
     """Why the block ended early; tokens drawn before it stand."""
 
 
+class SamplingThreads:
+    """Buffers for drawing, and an executor's threads, which are idle between two steps.
+
+    Threads change no bit: a sequence is drawn by one of them.
+
+    Args:
+        pool: the threads; None for the caller's alone.
+    """
+
+    def __init__(self, pool: _native.ThreadPool | None = None) -> None:
+        self.native = _native.SamplingThreads(pool)
+
+
 def sample_blocks(
     logits: NDArray[np.float32],
     blocks: Sequence[Block],
     *,
     vocabulary: int | None = None,
+    threads: SamplingThreads | None = None,
 ) -> list[Drawn]:
     """Draw for several sequences in one call, without a draft or along one.
 
@@ -306,9 +320,11 @@ def sample_blocks(
         logits: float32 [rows, V], C-contiguous; read in place.
         blocks: what to draw.
         vocabulary: ids from here on are padding; None for no padding.
+        threads: who draws; None for the caller alone, with buffers of this call.
     """
     limit = logits.shape[1] if vocabulary is None else vocabulary
-    results = _native.sample_blocks(
+    drawing = SamplingThreads() if threads is None else threads
+    results = drawing.native.draw(
         logits,
         limit,
         [block.sampler.native for block in blocks],

@@ -2,10 +2,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -13,6 +15,7 @@
 #include "bindings/bindings.h"
 #include "sampling/block.h"
 #include "sampling/philox.h"
+#include "sampling/threads.h"
 #include "simd/float_environment.h"
 
 namespace nb = nanobind;
@@ -101,24 +104,18 @@ std::vector<BlockRequest> make_requests(const Logits& logits,
   return requests;
 }
 
-std::vector<Result> sample_blocks(const Logits& logits, int64_t vocabulary,
-                                  const std::vector<TokenSampler*>& samplers,
-                                  const std::vector<int64_t>& rows,
-                                  const std::vector<int64_t>& positions,
-                                  std::vector<std::vector<int32_t>> drafts,
-                                  const std::vector<int64_t>& tops) {
+std::vector<Result> draw(SamplingThreads& threads, const Logits& logits, int64_t vocabulary,
+                         const std::vector<TokenSampler*>& samplers,
+                         const std::vector<int64_t>& rows, const std::vector<int64_t>& positions,
+                         std::vector<std::vector<int32_t>> drafts,
+                         const std::vector<int64_t>& tops) {
   const auto stride = static_cast<int64_t>(logits.shape(1));
   require(0 < vocabulary && vocabulary <= stride, "vocabulary must be in [1, columns of logits]");
   const auto requests = make_requests(logits, samplers, rows, positions, drafts, tops);
   std::vector<BlockDraws> found;
   {
     const nb::gil_scoped_release release;
-    const FloatEnvironment environment;
-    Distribution distribution(best_row_kernels());
-    Distribution scratch(best_row_kernels());
-    for (const BlockRequest& request : requests)
-      found.push_back(
-          draw_block(logits.data(), stride, vocabulary, request, distribution, scratch));
+    found = threads.draw(logits.data(), stride, vocabulary, requests);
   }
   std::vector<Result> results;
   for (BlockDraws& draws : found) {
@@ -156,8 +153,10 @@ void bind_sampling(nb::module_& module) {
           },
           "tokens"_a, nb::kw_only(), "generated"_a)
       .def("probabilities", &probabilities, "logits"_a, "vocabulary"_a, "isa"_a = nb::none());
-  module.def("sample_blocks", &sample_blocks, "logits"_a, "vocabulary"_a, "samplers"_a, "rows"_a,
-             "positions"_a, "drafts"_a, "top_logprobs"_a);
+  nb::class_<SamplingThreads>(module, "SamplingThreads")
+      .def(nb::init<std::shared_ptr<ThreadPool>>(), "pool"_a.none())
+      .def("draw", &draw, "logits"_a, "vocabulary"_a, "samplers"_a, "rows"_a, "positions"_a,
+           "drafts"_a, "top_logprobs"_a);
   module.def("keyed_uniform", &keyed_uniform, "seed"_a, "sample"_a, "position"_a, "purpose"_a);
 }
 

@@ -13,7 +13,7 @@ void TokenSampler::remember(int32_t token, bool generated) {
 BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
                       const BlockRequest& request, Distribution& distribution,
                       Distribution& scratch) {
-  BlockDraws draws{{}, {}, SamplingFault::kNone, 0, 0};
+  BlockDraws draws;
   TokenSampler& sampler = *request.sampler;
   const SamplingRule& rule = sampler.rule;
   const auto length = static_cast<int64_t>(request.draft.size());

@@ -26,9 +26,9 @@ struct BlockRequest {
 struct BlockDraws {
   std::vector<int32_t> tokens;
   std::vector<RowLogprobs> logprobs;  // one a token, or none
-  SamplingFault fault;
-  int64_t row;    // of the fault
-  int64_t where;  // token of the fault
+  SamplingFault fault = SamplingFault::kNone;
+  int64_t row = 0;    // of the fault
+  int64_t where = 0;  // token of the fault
 };
 
 // Draws row by row and stops after the first token that is not the draft's.

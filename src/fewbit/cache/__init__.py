@@ -1,1 +1,1 @@
-"""Pages of the KV store: who holds which, growing, rolling back, and keeping a finished prefix."""
+"""Pages of the KV store: who holds which, and which hold tokens that others can begin with."""

@@ -1,13 +1,17 @@
-"""Hands out the pages of a KV store to sequences, which grow, roll back and let go.
+"""Hands out the pages of a KV store to sequences, which grow, roll back, share and let go.
 
 The store itself (bytes and layout) belongs to the executor; this is only who uses what.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.cache.prefix import NO_PAGE, PageKey, PrefixIndex
 from fewbit.errors import RequestError
 from fewbit.runtime.step import PAGE
 
@@ -17,20 +21,47 @@ def pages_for(positions: int) -> int:
     return -(-positions // PAGE)
 
 
-class PageAllocator:
-    """The free pages of one store; the page given back last is handed out first."""
+class PagePool:
+    """The pages of one store, each counted by its holders.
 
-    def __init__(self, pages: int) -> None:
+    A page that nobody holds is free, or idle where the index knows its tokens: idle pages wait to
+    be shared until pages run out, and then the one idle for longest is written anew. As a sequence
+    lets go of its last page first and holds all parents of a page it holds, an idle page stands
+    before its parent in that order: leaves go first.
+    """
+
+    def __init__(self, pages: int, index: PrefixIndex | None = None) -> None:
         self.pages = pages
+        self.index = PrefixIndex() if index is None else index
+        self.peak = 0
+        """The most pages held at once."""
+        self.evictions = 0
+        """Idle pages written anew."""
         self._free = list(range(pages - 1, -1, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._holders = [0] * pages
 
     @property
     def free(self) -> int:
-        """How many pages nobody holds."""
-        return len(self._free)
+        """How many pages can be taken: those that nobody holds."""
+        return len(self._free) + len(self._idle)
+
+    @property
+    def held(self) -> int:
+        """How many pages somebody holds."""
+        return self.pages - self.free
+
+    @property
+    def idle(self) -> int:
+        """How many pages nobody holds and a next sequence may begin with."""
+        return len(self._idle)
+
+    def idle_among(self, pages: Iterable[int]) -> int:
+        """Return how many of these pages nobody holds."""
+        return sum(page in self._idle for page in pages)
 
     def take(self, count: int) -> list[int]:
-        """Take pages.
+        """Take pages to write in.
 
         Raises:
             RequestError: fewer are free; nothing was taken.
@@ -40,20 +71,50 @@ class PageAllocator:
                 f"{count} pages of {PAGE} positions are needed and {self.free} of {self.pages} are "
                 "free; wait for other requests or give the engine more pages."
             )
-        return [self._free.pop() for _ in range(count)]
+        taken = [self._free.pop() if self._free else self._evict() for _ in range(count)]
+        for page in taken:
+            self._holders[page] = 1
+        self.peak = max(self.peak, self.held)
+        return taken
 
-    def give_back(self, pages: list[int]) -> None:
-        """Return pages that nobody reads any more."""
-        self._free.extend(reversed(pages))
+    def hold(self, pages: Iterable[int]) -> None:
+        """Hold pages that the index knows, to read them."""
+        for page in pages:
+            if self._holders[page] == 0:
+                del self._idle[page]
+            self._holders[page] += 1
+        self.peak = max(self.peak, self.held)
+
+    def let_go(self, pages: Sequence[int]) -> None:
+        """Stop holding a sequence's pages, given in order of position."""
+        for page in reversed(pages):
+            self._holders[page] -= 1
+            if self._holders[page] > 0:
+                continue
+            if page in self.index:
+                self._idle[page] = None
+            else:
+                self._free.append(page)
+
+    def _evict(self) -> int:
+        page, _ = self._idle.popitem(last=False)
+        self.index.forget(page)
+        self.evictions += 1
+        return page
 
 
 class PageTable:
-    """The pages of one sequence, in order of position."""
+    """The pages of one sequence, in order of position; those shared with others are only read."""
 
-    def __init__(self, allocator: PageAllocator) -> None:
-        self._allocator = allocator
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
         self._pages: list[int] = []
         self._array = np.empty(0, np.int32)
+        self._keys: list[PageKey] = []
+        self._known = 0  # pages from the start that the index knows
+
+    def __len__(self) -> int:
+        return len(self._pages)
 
     @property
     def array(self) -> NDArray[np.int32]:
@@ -62,7 +123,7 @@ class PageTable:
 
     def can_grow(self, positions: int) -> bool:
         """Whether `grow(positions)` would succeed."""
-        return pages_for(positions) - len(self._pages) <= self._allocator.free
+        return pages_for(positions) - len(self._pages) <= self._pool.free
 
     def grow(self, positions: int) -> None:
         """Hold enough pages for this many positions; holding more already changes nothing.
@@ -72,13 +133,75 @@ class PageTable:
         """
         missing = pages_for(positions) - len(self._pages)
         if missing > 0:
-            self._pages += self._allocator.take(missing)
-            self._array = np.array(self._pages, np.int32)
+            self._set(self._pages + self._pool.take(missing))
 
     def roll_back(self, positions: int) -> None:
-        """Give back the pages that only held positions from here on."""
+        """Let go of the pages that only held positions from here on."""
         kept = pages_for(positions)
         if kept < len(self._pages):
-            self._allocator.give_back(self._pages[kept:])
-            del self._pages[kept:]
-            self._array = np.array(self._pages, np.int32)
+            self._pool.let_go(self._pages[kept:])
+            self._known = min(self._known, kept)
+            self._set(self._pages[:kept])
+
+    def pages_to_take(self, tokens: Sequence[int], positions: int) -> int:
+        """Return by how many an empty table that begins with `reuse` lowers the free pages."""
+        found = self._find(tokens)
+        return pages_for(positions) - len(found) + self._pool.idle_among(found)
+
+    def reuse(self, tokens: Sequence[int], computed: int) -> int:
+        """Begin with whole pages that hold these tokens already, if that is more than `computed`.
+
+        At least the last token is left to compute, as its logits are wanted.
+
+        Returns:
+            How many positions are computed now.
+        """
+        found = self._find(tokens)
+        if len(found) * PAGE <= computed:
+            return computed
+        self._pool.hold(found)
+        self._pool.let_go(self._pages)
+        self._known = len(found)
+        self._set(found)
+        return len(found) * PAGE
+
+    def share(self, tokens: Sequence[int], verified: int) -> None:
+        """Let others begin with the pages full of tokens that no roll-back can reach any more.
+
+        Where an equal page is known already it takes the place of this sequence's own: by row
+        invariance both hold the same bits.
+        """
+        full = verified // PAGE
+        if full <= self._known:
+            return
+        self._pool.index.extend(self._keys, tokens, full)
+        for i in range(self._known, full):
+            parent = self._pages[i - 1] if i else NO_PAGE
+            page = self._pool.index.add(self._pages[i], self._keys[i], parent)
+            if page == NO_PAGE:
+                return
+            self._known = i + 1
+            if page != self._pages[i]:
+                self._replace(i, page)
+
+    def next_key(self, tokens: Sequence[int], computed: int) -> PageKey | None:
+        """Return the key of the page computed next; None where no other sequence could use it."""
+        page, shareable = computed // PAGE, (len(tokens) - 1) // PAGE
+        if page >= shareable:
+            return None
+        self._pool.index.extend(self._keys, tokens, shareable)
+        return self._keys[page]
+
+    def _find(self, tokens: Sequence[int]) -> list[int]:
+        shareable = (len(tokens) - 1) // PAGE
+        self._pool.index.extend(self._keys, tokens, shareable)
+        return self._pool.index.find(self._keys[:shareable])
+
+    def _replace(self, i: int, page: int) -> None:
+        self._pool.hold([page])
+        self._pool.let_go([self._pages[i]])
+        self._set([*self._pages[:i], page, *self._pages[i + 1 :]])
+
+    def _set(self, pages: list[int]) -> None:
+        self._pages = pages
+        self._array = np.array(pages, np.int32)

@@ -1,54 +1,97 @@
-"""One finished sequence kept in the store, for a next request that begins like it."""
+"""Which page holds which tokens, so that a sequence can begin with pages computed for another.
+
+A page's key is a digest chained over all tokens from the sequence's start. The digest only finds a
+page; what decides is that the page's own tokens and its parent page are those looked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
 
-from fewbit.cache.pages import PageTable
+from fewbit.runtime.step import PAGE
+
+NO_PAGE = -1
+"""The parent of a sequence's first page."""
+
+Digest = Callable[[bytes, bytes], bytes]
+"""Of a parent's digest (empty for none) and a page's tokens."""
 
 
-class KeptPrefix:
-    """Holds the pages of the sequence that finished last, as a conversation needs them.
+def chained_digest(parent: bytes, tokens: bytes) -> bytes:
+    """Return the digest of all tokens up to a page's end."""
+    return blake2b(parent + tokens, digest_size=16).digest()
 
-    Only verified positions are kept, so a prefix from here equals one computed anew (row
-    invariance: a row's bits do not depend on how its predecessors came to be in the store).
+
+class PageKey(NamedTuple):
+    """What a full page holds: the digest of everything up to its end, and its tokens, int32."""
+
+    digest: bytes
+    tokens: bytes
+
+
+class _Entry(NamedTuple):
+    page: int
+    parent: int
+    tokens: bytes
+
+
+class PrefixIndex:
+    """Finds the pages of a text's beginning among those that were computed and verified.
+
+    Whoever holds a page holds its parents too, and a page is only forgotten before its parent
+    (`PagePool` sees to it). So a page number names the same parent as long as a child knows it.
     """
 
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-        self._table: PageTable | None = None
+    def __init__(self, digest: Digest = chained_digest) -> None:
+        self._digest = digest
+        self._entries: dict[bytes, _Entry] = {}
+        self._digests: dict[int, bytes] = {}
 
-    def keep(self, tokens: Sequence[int], table: PageTable) -> None:
-        """Take over the pages of `tokens`, whose keys and values all lie in the store."""
-        self.drop()
-        table.roll_back(len(tokens))
-        self._tokens, self._table = list(tokens), table
+    def __contains__(self, page: int) -> bool:
+        return page in self._digests
 
-    def take(self, prompt: Sequence[int]) -> tuple[int, PageTable] | None:
-        """Hand over the pages of the common beginning, at most all of `prompt` but its last token.
+    def extend(self, keys: list[PageKey], tokens: Sequence[int], count: int) -> None:
+        """Add the keys of a sequence's first `count` full pages that are not in `keys` yet."""
+        for i in range(len(keys), count):
+            page = array("i", tokens[i * PAGE : (i + 1) * PAGE]).tobytes()
+            keys.append(PageKey(self._digest(keys[-1].digest if keys else b"", page), page))
+
+    def find(self, keys: Sequence[PageKey]) -> list[int]:
+        """Return the pages that hold a sequence's beginning, as far as there are any."""
+        pages: list[int] = []
+        parent = NO_PAGE
+        for key in keys:
+            entry = self._entries.get(key.digest)
+            if entry is None or not self._holds(entry, key, parent):
+                break
+            parent = entry.page
+            pages.append(parent)
+        return pages
+
+    def add(self, page: int, key: PageKey, parent: int) -> int:
+        """Make a computed page known; the parent comes first.
 
         Returns:
-            The number of positions already computed, and the table that now belongs to the caller;
-            None where nothing is kept or nothing is shared.
+            The page that stands for these tokens from now on: this one, or an equal one known
+            before. `NO_PAGE` where it cannot be known: its parent is not, or its digest is another
+            page's.
         """
-        shared = _common(self._tokens, prompt[:-1])
-        if self._table is None or shared == 0:
-            return None
-        table, self._table, self._tokens = self._table, None, []
-        table.roll_back(shared)
-        return shared, table
+        entry = self._entries.get(key.digest)
+        if entry is not None:
+            return entry.page if self._holds(entry, key, parent) else NO_PAGE
+        if parent != NO_PAGE and parent not in self._digests:
+            return NO_PAGE
+        self._entries[key.digest] = _Entry(page, parent, key.tokens)
+        self._digests[page] = key.digest
+        return page
 
-    def drop(self) -> bool:
-        """Give the pages back; return whether there were any."""
-        if self._table is None:
-            return False
-        self._table.roll_back(0)
-        self._table, self._tokens = None, []
-        return True
+    def forget(self, page: int) -> None:
+        """Stop knowing a page that will be written anew."""
+        del self._entries[self._digests.pop(page)]
 
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    for i, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return i
-    return min(len(first), len(second))
+    @staticmethod
+    def _holds(entry: _Entry, key: PageKey, parent: int) -> bool:
+        return entry.tokens == key.tokens and entry.parent == parent

@@ -40,14 +40,13 @@ def chat(
     from fewbit.cli.pull import locate
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
-    from fewbit.engine.scheduler import Limits
     from fewbit.records.kernels import kernel_fallbacks
 
     params, speculation = sampling.params(), run.speculation()
     loaded = load_model(locate(model), run.settings())
     for fallback in kernel_fallbacks(loaded.runner.kernels):
         print(fallback, file=sys.stderr)
-    engine = Engine(loaded.served, speculation, limits=Limits(keep_prefix=True))
+    engine = Engine(loaded.served, speculation)
     messages = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*messages, {"role": "user", "content": ""}])
     print(f"Ctrl-C ends an answer, {EXIT} the conversation.", file=sys.stderr)

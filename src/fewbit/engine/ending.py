@@ -84,6 +84,7 @@ def generation_record(
         seed=generation.seed,
         sample=generation.request.sample,
         plain_steps=generation.meter.plain_steps,
+        preemptions=generation.meter.preemptions,
         times=_times(generation, now),
         draft=None if speculation is None else _draft_record(generation, speculation),
         draft_off=generation.draft_off,

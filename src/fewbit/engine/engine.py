@@ -9,21 +9,32 @@ the exact rule for point-mass drafts, coupled to plain decoding.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from fewbit.cache.pages import PagePool
 from fewbit.engine.ending import Ending, generation_record, take
+from fewbit.engine.pace import PromptPace
 from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
 from fewbit.engine.scheduler import Limits, Plan, Scheduler, Work
 from fewbit.engine.stop import StopMatcher
 from fewbit.errors import RequestError
-from fewbit.records.generation import FinishReason
+from fewbit.records.generation import EngineRecord, FinishReason
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import PAGE, StepInput
-from fewbit.sampling import Block, Drawn, TokenLogprob, TokenSampler, sample_blocks
+from fewbit.sampling import (
+    Block,
+    Drawn,
+    SamplingThreads,
+    TokenLogprob,
+    TokenSampler,
+    sample_blocks,
+)
 from fewbit.speculate.drafts import DraftQuery
 from fewbit.speculate.length import DraftLength, StepCosts
 
@@ -36,17 +47,38 @@ class Served:
     """The model as the engine sees it.
 
     `vocabulary` is the tokenizer's; logits beyond it are padding. A sequence takes at most
-    `context` positions. `decoder` starts the text that follows a prompt.
+    `context` positions. `decoder` starts the text that follows a prompt. `threads` draw the tokens
+    of several sequences at once.
     """
 
     executor: Executor
     vocabulary: int
     context: int
     decoder: Callable[[Sequence[int]], TextDecoder]
+    threads: SamplingThreads | None = None
+
+
+@dataclass
+class Totals:
+    """Counts over all requests of an engine; of tokens, those of requests that ended."""
+
+    requests: int = 0
+    steps: int = 0
+    rows: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+    def count(self, generation: Generation) -> None:
+        """Add a request that ended."""
+        self.requests += 1
+        self.prompt_tokens += len(generation.request.prompt)
+        self.cached_tokens += generation.cached
 
 
 class Engine:
     """Serves requests over one executor; several share each step.
+
+    One thread steps. Others may call `add` and `cancel_soon` at any time, also while a step runs.
 
     Args:
         served: the model.
@@ -65,10 +97,13 @@ class Engine:
     ) -> None:
         self._served = served
         self._speculation = speculation
-        self._scheduler = Scheduler(served.executor.pages, limits or Limits())
+        self._scheduler = Scheduler(PagePool(served.executor.pages), limits or Limits())
         self._costs = StepCosts()
+        self._pace = PromptPace()
         self._clock = clock
-        self._count = 0
+        self._numbers = itertools.count()
+        self._to_cancel: deque[int] = deque()
+        self._totals = Totals()
 
     @property
     def context(self) -> int:
@@ -80,6 +115,24 @@ class Engine:
         """Whether any request waits or runs."""
         return self._scheduler.busy
 
+    @property
+    def record(self) -> EngineRecord:
+        """What the engine did so far."""
+        pool, totals = self._scheduler.pool, self._totals
+        return EngineRecord(
+            requests=totals.requests,
+            steps=totals.steps,
+            rows=totals.rows,
+            pages=pool.pages,
+            pages_held=pool.held,
+            pages_peak=pool.peak,
+            pages_idle=pool.idle,
+            evictions=pool.evictions,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            preemptions=self._scheduler.preemptions,
+        )
+
     def add(self, request: Request) -> int:
         """Queue a request and return its number.
 
@@ -87,8 +140,7 @@ class Engine:
             RequestError: the prompt fills the context, or an id is outside the vocabulary.
         """
         self._require(request)
-        number = self._count
-        self._count += 1
+        number = next(self._numbers)
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
         generation = Generation(
@@ -102,6 +154,7 @@ class Engine:
             meter=Meter(self._clock()),
             length=self._draft_length(request),
             tokens=list(request.prompt),
+            most=self._most_positions(request),
         )
         self._scheduler.add(generation)
         return number
@@ -115,6 +168,13 @@ class Engine:
         if generation is None:
             return None
         return self._finish(generation, Ending(FinishReason.CANCELLED, "cancelled"), [])
+
+    def cancel_soon(self, number: int) -> None:
+        """Have a request end before the next step, which returns its last output.
+
+        May be called from any thread. A request that has ended by then stays as it ended.
+        """
+        self._to_cancel.append(number)
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Output]:
         """Serve requests to their ends and yield outputs as they come.
@@ -138,16 +198,25 @@ class Engine:
                 self.cancel(number)
 
     def step(self) -> list[Output]:
-        """Run one step and return what it brought, in order of arrival."""
+        """Run one step and return what it brought: cancelled requests, then by arrival."""
+        outputs = self._cancel_asked()
         self._scheduler.admit(self._clock())
-        plan = self._scheduler.plan(self._propose())
+        prompt_rows = self._pace.rows(self._scheduler.limits.stall)
+        plan = self._scheduler.plan(self._propose(), prompt_rows)
         if plan.input is None:
-            return []
+            return outputs
         begun = self._clock()
         drawn = self._run(plan.input, plan.work)
         ended = self._clock()
         self._measure(plan.work, len(plan.input.tokens), ended - begun)
-        return self._postprocess(plan, drawn, ended)
+        return outputs + self._postprocess(plan, drawn, ended)
+
+    def _cancel_asked(self) -> list[Output]:
+        outputs = []
+        while self._to_cancel:
+            if output := self.cancel(self._to_cancel.popleft()):
+                outputs.append(output)
+        return outputs
 
     def _run(self, step: StepInput, works: Sequence[Work]) -> dict[int, Drawn]:
         """Run the step and draw tokens; by generation number."""
@@ -163,7 +232,12 @@ class Engine:
             for work in works
             if work.row is not None
         }
-        drawn = sample_blocks(logits, list(blocks.values()), vocabulary=self._served.vocabulary)
+        drawn = sample_blocks(
+            logits,
+            list(blocks.values()),
+            vocabulary=self._served.vocabulary,
+            threads=self._served.threads,
+        )
         return dict(zip(blocks, drawn, strict=True))
 
     def _propose(self) -> dict[int, tuple[int, ...]]:
@@ -216,8 +290,13 @@ class Engine:
 
     def _measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Share the step's time out, and learn what a row costs."""
+        self._totals.steps += 1
+        self._totals.rows += rows
+        decode_rows = 0
         for work in works:
             meter = work.generation.meter
+            if work.decodes:
+                decode_rows += 1 + len(work.draft)
             if work.draft:
                 meter.verify += seconds
             elif work.decodes:
@@ -225,14 +304,16 @@ class Engine:
                 meter.plain_steps += 1
             else:
                 meter.prompt += seconds
-        if all(work.decodes for work in works):
+        self._pace.observe(decode_rows, rows - decode_rows, seconds)
+        if decode_rows == rows:
             self._costs.observe(rows, seconds)
 
     def _postprocess(self, plan: Plan, drawn: dict[int, Drawn], now: float) -> list[Output]:
         outputs = []
         for work in plan.work:
-            work.generation.computed += work.count
-            if work.row is not None:
+            if work.row is None:
+                work.generation.settle(work.taken)
+            else:
                 outputs.append(self._accept(work, drawn[work.generation.number], now))
         return outputs
 
@@ -242,8 +323,7 @@ class Engine:
         taken, texts, ending = take(generation, drawn.tokens, now, self.context)
         if drawn.fault is not None and ending is None:
             ending = Ending.of(drawn.fault)
-        generation.computed = len(generation.tokens) - 1
-        generation.table.roll_back(generation.computed)
+        generation.settle(work.taken + len(work.draft))
         if work.draft:
             self._learn(generation, work.draft, drawn, taken)
         tokens, logprobs = tuple(drawn.tokens[:taken]), tuple(drawn.logprobs[:taken])
@@ -279,6 +359,7 @@ class Engine:
             texts.append(generation.matcher.push(generation.decoder.finish())[0])
             texts.append(generation.matcher.finish())
         self._scheduler.remove(generation)
+        self._totals.count(generation)
         if self._speculation is not None:
             self._speculation.draft.release(generation.number)
         record = generation_record(generation, ending, self._speculation, self._clock())
@@ -289,13 +370,21 @@ class Engine:
             return None
         return DraftLength(self._speculation.longest)
 
+    def _most_positions(self, request: Request) -> int:
+        """Return how many positions it can take in the store; its last token takes none."""
+        limit = request.stop.max_tokens
+        if limit is None:
+            return self.context - 1
+        return min(self.context, len(request.prompt) + limit) - 1
+
     def _require(self, request: Request) -> None:
         """Refuse a request that can never be served."""
         if len(request.prompt) >= self.context:
             raise RequestError(
                 f"the prompt has {len(request.prompt)} tokens and the context holds "
-                f"{self.context}, which leaves no room for an answer; shorten the prompt or give "
-                "a longer context."
+                f"{self.context} (of the model's {self._served.context}, what the KV store's "
+                f"{self._served.executor.pages} pages of {PAGE} have room for), which leaves no "
+                "room for an answer; shorten the prompt or give a longer context."
             )
         vocabulary = self._served.vocabulary
         for token in request.prompt:

@@ -11,6 +11,8 @@ from fewbit.errors import MissingError
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import open_model
+from fewbit.runtime.native import NativeExecutor
+from fewbit.sampling import SamplingThreads
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -26,11 +28,14 @@ class LoadedModel:
     @property
     def served(self) -> Served:
         """The model as an engine takes it; padding rows of the vocabulary are masked."""
+        executor = self.runner.executor
+        pool = executor.pool if isinstance(executor, NativeExecutor) else None
         return Served(
-            executor=self.runner.executor,
+            executor=executor,
             vocabulary=min(self.tokenizer.vocabulary_size, self.runner.program.vocabulary),
             context=self.runner.context,
             decoder=lambda prompt: self.tokenizer.stream(after=prompt),
+            threads=SamplingThreads(pool),
         )
 
     @property

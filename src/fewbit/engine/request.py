@@ -91,6 +91,7 @@ class Meter:
     plain: float = 0.0
     plain_steps: int = 0
     blocks: int = 0
+    preemptions: int = 0
     emitted: int = 0
     """Tokens of steps that verified a draft."""
     positions: list[list[int]] = field(default_factory=list)
@@ -113,7 +114,7 @@ class Generation:
     """The state of one request while it is served.
 
     `tokens` are the prompt and what was generated. Keys and values of the first `computed` of them
-    lie in the store; the rest are still to be run.
+    lie in the store; the rest are still to be run. It never takes more than `most` positions there.
     """
 
     number: int
@@ -126,6 +127,7 @@ class Generation:
     meter: Meter
     length: DraftLength | None
     tokens: list[int]
+    most: int
     computed: int = 0
     cached: int = 0
     draft_off: str = ""
@@ -150,3 +152,19 @@ class Generation:
         """How many tokens `max_tokens` still allows."""
         limit = self.request.stop.max_tokens
         return None if limit is None else limit - self.generated
+
+    def reuse(self) -> None:
+        """Begin with what the store holds of these tokens, where that is more than was computed."""
+        before = self.computed
+        self.computed = self.table.reuse(self.tokens, before)
+        if not self.meter.preemptions:
+            self.cached += self.computed - before
+
+    def settle(self, rows: int) -> None:
+        """Count a step's rows as computed, but for drafted ones that were not accepted.
+
+        Called when `tokens` has what the step brought; what is computed then is verified.
+        """
+        self.computed = min(self.computed + rows, len(self.tokens) - 1)
+        self.table.roll_back(self.computed)
+        self.table.share(self.tokens, self.computed)

@@ -1,7 +1,14 @@
-"""What runs in a step: decoding first, then prompts in chunks, within rows and pages.
+"""What runs in a step: decoding first, then prompts in chunks, within rows, pages and the stall.
 
-Requests are served in order of arrival. When pages run out, the latest one is set back: it gives
-its pages up, waits, and is computed again later, to the same bits (row invariance).
+Requests are served in order of arrival. One is admitted when the pages that it and the running ones
+claim are free: those of all their tokens and, where they may grow that far, one page more each.
+When pages run out all the same, the latest arrival is set back: it lets its pages go, waits, and
+is computed again later, to the same bits (row invariance), from what of them nobody wrote over.
+
+Why everything ends: `_running` and then `_waiting` are in order of arrival, always. The first
+running request is never set back, since alone it fits (`Engine.add` refuses what does not), and it
+gets a row in every step: decoding sequences always run, and `sequences <= rows` leaves a prompt at
+least one. So it reaches its end, and then the next is first.
 """
 
 from __future__ import annotations
@@ -9,32 +16,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from fewbit.cache.pages import PageAllocator, PageTable
-from fewbit.cache.prefix import KeptPrefix
+from fewbit.cache.pages import PagePool, PageTable, pages_for
+from fewbit.engine.pace import shares
 from fewbit.engine.request import Generation
 from fewbit.errors import UsageError
-from fewbit.model.runner import Piece, step_of
-from fewbit.runtime.step import StepInput
+from fewbit.runtime.step import PAGE, Span, StepInput
 
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds of the engine.
 
-    `rows` bounds a step (its memory and the wait of others while a prompt runs); `sequences` bounds
-    how many are served at once; `keep_prefix` keeps the last finished sequence for a next request
-    that continues it.
+    `rows` bounds a step and so its memory; `sequences` how many are served at once; `stall` how
+    long, in seconds, a step is expected to take at most while it reads prompts beside sequences
+    that decode.
 
     Raises:
-        UsageError: a bound below 1, or fewer rows than sequences.
+        UsageError: a bound below 1, fewer rows than sequences, or no time at all.
     """
 
     rows: int = 512
     sequences: int = 64
-    keep_prefix: bool = False
+    stall: float = 0.1
 
     def __post_init__(self) -> None:
         if not 1 <= self.sequences <= self.rows:
@@ -42,25 +49,25 @@ class Limits:
                 f"limits of {self.sequences} sequences and {self.rows} rows cannot be; every "
                 "sequence needs a row, so give 1 <= sequences <= rows."
             )
+        if not self.stall > 0:
+            raise UsageError(f"a stall of {self.stall} s cannot be; give a time above 0.")
 
 
-@dataclass(frozen=True)
-class Work:
-    """One sequence's rows in a step: `count` tokens from `generation.computed` on, then a draft.
+class Work(NamedTuple):
+    """One sequence's rows in a step: `taken` tokens from `generation.computed` on, then a draft.
 
     `row` is the first row of the logits that is its own; None where none is wanted yet.
     """
 
     generation: Generation
-    count: int
+    taken: int
     draft: tuple[int, ...]
     row: int | None
     decodes: bool
     """Whether this continues a text rather than reads a prompt."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A step, and whose rows are whose."""
 
     input: StepInput | None
@@ -71,51 +78,49 @@ class Plan:
 class Scheduler:
     """Holds the generations that wait and those that run, and plans each step."""
 
-    def __init__(self, pages: int, limits: Limits) -> None:
+    def __init__(self, pool: PagePool, limits: Limits) -> None:
         self.limits = limits
-        self._allocator = PageAllocator(pages)
+        self.pool = pool
+        self.preemptions = 0
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
-        self._kept = KeptPrefix()
+        self._everyone: dict[int, Generation] = {}
 
     @property
     def busy(self) -> bool:
         """Whether anything waits or runs."""
-        return bool(self._waiting or self._running)
+        return bool(self._everyone)
 
     def table(self) -> PageTable:
         """Return an empty page table for a new generation."""
-        return PageTable(self._allocator)
+        return PageTable(self.pool)
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation."""
+        """Queue a generation; another thread may be planning or running a step."""
+        self._everyone[generation.number] = generation
         self._waiting.append(generation)
 
     def find(self, number: int) -> Generation | None:
         """Return the generation that waits or runs under this number."""
-        everyone = (*self._running, *self._waiting)
-        return next((g for g in everyone if g.number == number), None)
+        return self._everyone.get(number)
 
     def remove(self, generation: Generation) -> None:
-        """Take a generation out; its pages become free, or a prefix kept for the next."""
+        """Take a generation out; nobody holds its pages any more."""
         if generation in self._running:
             self._running.remove(generation)
         else:
             self._waiting.remove(generation)
-        if self.limits.keep_prefix and generation.computed:
-            self._kept.keep(generation.tokens[: generation.computed], generation.table)
-        else:
-            generation.table.roll_back(0)
+        del self._everyone[generation.number]
+        generation.table.roll_back(0)
 
     def admit(self, now: float) -> None:
         """Move waiting generations to running while there is room for them."""
         while self._waiting and len(self._running) < self.limits.sequences:
             generation = self._waiting[0]
-            self._share_prefix(generation)
-            if not self._has_room(generation):
-                _empty(generation)
+            if self._running and not self._has_room(generation):
                 return
             self._running.append(self._waiting.popleft())
+            generation.reuse()
             if generation.meter.started is None:
                 generation.meter.started = now
 
@@ -123,42 +128,58 @@ class Scheduler:
         """Return the running generations that only have their last token to run."""
         return [g for g in self._running if g.decoding]
 
-    def plan(self, drafts: Mapping[int, tuple[int, ...]]) -> Plan:
+    def plan(self, drafts: Mapping[int, tuple[int, ...]], prompt_rows: int | None = None) -> Plan:
         """Return the next step.
 
         Args:
             drafts: by generation number; dropped where rows or pages are short.
+            prompt_rows: the most rows of prompts while anything decodes; None for no such bound.
         """
+        prompts = self._prompts()
         chosen: dict[Generation, tuple[int, tuple[int, ...]]] = {}
-        rows_left = self.limits.rows - len(self.decoding())
-        draft_rows = rows_left // 2  # the rest is for prompts, which drafts must not starve
-        for generation in self.decoding():
+        decoding = self.decoding()
+        rows = self.limits.rows - len(decoding)
+        draft_rows = rows // 2  # the rest is for prompts, which drafts must not starve
+        for generation in decoding:
             draft = drafts.get(generation.number, ())[:draft_rows]
             if self._make_room(generation, 1, draft, chosen):
-                chosen[generation] = (1, draft if self._fits(generation, 1, draft) else ())
+                chosen[generation] = (1, draft if self._holds(generation, 1, draft) else ())
                 draft_rows -= len(chosen[generation][1])
-                rows_left -= len(chosen[generation][1])
-        for generation in [g for g in self._running if not g.decoding]:
-            count = min(generation.pending, rows_left)
+                rows -= len(chosen[generation][1])
+        if decoding and prompt_rows is not None:
+            rows = min(rows, prompt_rows)
+        for generation, count in zip(
+            prompts, shares([g.pending for g in prompts], rows), strict=True
+        ):
             if count and self._make_room(generation, count, (), chosen):
                 chosen[generation] = (count, ())
-                rows_left -= count
         return _plan(chosen)
 
-    def _share_prefix(self, generation: Generation) -> None:
-        if generation.computed == 0 and (found := self._kept.take(generation.tokens)):
-            generation.computed, generation.table = found
-            generation.cached = min(generation.computed, len(generation.request.prompt))
+    def _prompts(self) -> list[Generation]:
+        """Return the generations with more to read than one token, in order of arrival.
+
+        Of those about to compute the same page only the first: the others find it shared later.
+        """
+        claimed = set()
+        found = []
+        for generation in self._running:
+            if generation.decoding:
+                continue
+            generation.reuse()
+            key = generation.table.next_key(generation.tokens, generation.computed)
+            if not generation.decoding and (key is None or key not in claimed):
+                found.append(generation)
+                claimed.add(key)
+        return found
 
     def _has_room(self, generation: Generation) -> bool:
-        """Whether the pages of all its tokens are free; a lone generation always finds room."""
-        needed = len(generation.tokens)
-        if not generation.table.can_grow(needed):
-            self._kept.drop()
-        return generation.table.can_grow(needed) or not self._running
+        """Whether the pages that it and the running ones claim are free."""
+        own = generation.table.pages_to_take(generation.tokens, _claimed(generation))
+        others = (pages_for(_claimed(g)) - len(g.table) for g in self._running)
+        return own + sum(max(0, pages) for pages in others) <= self.pool.free
 
-    def _fits(self, generation: Generation, count: int, draft: tuple[int, ...]) -> bool:
-        return generation.table.can_grow(generation.computed + count + len(draft))
+    def _holds(self, generation: Generation, count: int, draft: tuple[int, ...]) -> bool:
+        return pages_for(generation.computed + count + len(draft)) <= len(generation.table)
 
     def _make_room(
         self,
@@ -174,45 +195,57 @@ class Scheduler:
         """
         if generation not in self._running:
             return False
-        if not self._fits(generation, count, draft):
-            self._kept.drop()
-        if self._fits(generation, count, draft):
-            generation.table.grow(generation.computed + count + len(draft))
+        end = generation.computed + count
+        if generation.table.can_grow(end + len(draft)):
+            generation.table.grow(end + len(draft))
             return True
-        while not self._fits(generation, count, ()):
+        while not generation.table.can_grow(end):
             last = self._running[-1]
             self._set_back(last)
             chosen.pop(last, None)
             if last is generation:
                 return False
-        generation.table.grow(generation.computed + count)
+        generation.table.grow(end)
         return True
 
     def _set_back(self, generation: Generation) -> None:
+        """Let all pages go; what they held is found again or computed again."""
         self._running.remove(generation)
-        _empty(generation)
         self._waiting.appendleft(generation)
+        generation.table.roll_back(0)
+        generation.computed = 0
+        generation.meter.preemptions += 1
+        self.preemptions += 1
 
 
-def _empty(generation: Generation) -> None:
-    """Give all pages back; what they held is computed again."""
-    generation.table.roll_back(0)
-    generation.computed = 0
-    if generation.meter.started is None:
-        generation.cached = 0
+def _claimed(generation: Generation) -> int:
+    """Return the positions a generation is given room for before another is admitted."""
+    return min(len(generation.tokens) + PAGE, generation.most)
 
 
 def _plan(chosen: Mapping[Generation, tuple[int, tuple[int, ...]]]) -> Plan:
-    pieces: list[Piece] = []
+    tokens: list[int] = []
+    wanted: list[int] = []
+    spans: list[Span] = []
     work: list[Work] = []
-    logits = 0
     for generation, (count, draft) in chosen.items():
-        begin = generation.computed
-        tokens = [*generation.tokens[begin : begin + count], *draft]
+        start, begin = len(tokens), generation.computed
         complete = count == generation.pending
-        wanted = np.arange(count - 1 if complete else len(tokens), len(tokens), dtype=np.int32)
-        pieces.append(Piece(np.array(tokens, np.int32), begin, generation.table.array, wanted))
-        decodes = generation.decoding and generation.generated > 0
-        work.append(Work(generation, count, draft, logits if complete else None, decodes))
-        logits += len(wanted)
-    return Plan(step_of(pieces) if pieces else None, tuple(work))
+        work.append(
+            Work(
+                generation,
+                count,
+                draft,
+                len(wanted) if complete else None,
+                generation.decoding and generation.generated > 0,
+            )
+        )
+        tokens += generation.tokens[begin : begin + count]
+        tokens += draft
+        spans.append(Span(start, len(tokens) - start, begin, generation.table.array))
+        if complete:
+            wanted += range(start + count - 1, len(tokens))
+    if not spans:
+        return Plan(None, ())
+    ids = np.array(tokens, np.int32)
+    return Plan(StepInput(ids, tuple(spans), np.array(wanted, np.int32)), tuple(work))

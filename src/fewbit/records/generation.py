@@ -83,7 +83,7 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
     """What it stopped at, or the error, in words."""
     prompt_tokens: int
     cached_tokens: int
-    """Of the prompt, already in the store when the request came."""
+    """Of the prompt, found in the store in pages that were computed for other requests."""
     generated_tokens: int
     """With the stop token, without anything after it."""
     greedy: bool
@@ -92,6 +92,8 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
     sample: int
     plain_steps: int
     times: GenerationTimes
+    preemptions: int = 0
+    """How often its pages went to earlier requests, to be computed again."""
     draft: DraftRecord | None = None
     draft_off: str = ""
     """Why there was no draft, or why drafting ended before the generation did."""
@@ -106,6 +108,29 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
     def plain_tokens_per_second(self) -> float | None:
         """Speed of the steps without a draft; None where there was none."""
         return self.plain_steps / self.times.plain if self.times.plain > 0 else None
+
+
+class EngineRecord(Record, frozen=True, kw_only=True):
+    """What an engine did since it was made."""
+
+    requests: int
+    steps: int
+    rows: int
+    """Of all steps."""
+    pages: int
+    """Of the KV store, of 64 positions each."""
+    pages_held: int
+    """By requests that run now."""
+    pages_peak: int
+    pages_idle: int
+    """Held by nobody, kept for a request that begins with their tokens."""
+    evictions: int
+    """Idle pages that were written anew."""
+    prompt_tokens: int
+    """Of the requests that ended."""
+    cached_tokens: int
+    """Those of them that were found in the store."""
+    preemptions: int
 
 
 class GenerationReport(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from fewbit.records.generation import DraftRecord, GenerationRecord
 def describe_generation(record: GenerationRecord) -> Iterator[str]:
     """Yield lines: prompt, output and speed; then what the draft did and what it was worth."""
     times = record.times
-    cached = f" ({record.cached_tokens} from the last turn)" if record.cached_tokens else ""
+    cached = f" ({record.cached_tokens} cached)" if record.cached_tokens else ""
     yield (
         f"prompt: {record.prompt_tokens} tokens{cached} in {times.prompt:.2f} s"
         f"{_rate(record.prompt_tokens - record.cached_tokens, times.prompt)}"

@@ -101,6 +101,8 @@ class NativeExecutor:
                 f"There is no memory for a KV store of {pages} pages of {PAGE} positions; ask for "
                 "a shorter context or fewer sequences."
             ) from error
+        self.pool = pool
+        """The threads of a step; between two steps they can do other work."""
         self._taps = writer.taps
         self._context = binding.program.context
 
