@@ -7,8 +7,8 @@ from quantized import AFFINE, float32_scales, random_floats, random_tensor
 from fewbit.errors import KernelError
 from fewbit.formats.spec import QuantSpec, QuantTensor
 from fewbit.runtime import chooser
-from fewbit.runtime.chooser import choose, choose_isa
-from fewbit.runtime.pack import pack
+from fewbit.runtime.chooser import Demand, Family, choose, choose_isa, demand
+from fewbit.runtime.pack import Weights, pack
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -38,16 +38,16 @@ def test_a_block_format_has_one_chain_on_every_instruction_set(cpu, name, weight
         assert kernel.rsplit("/", 1)[0] == f"{weights}/a8.g32"
 
 
-def test_the_best_instruction_set_is_taken_and_the_others_explained(cpu):
+def test_the_best_instruction_set_is_taken_and_all_others_explained(cpu):
     cpu("avx2", "portable")
     record = choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG))
     assert record.kernel == "w4.sym.g32/a8.g32/avx2"
     assert record.activations == "int8-g32"
-    assert [r.kernel.rsplit("/", 1)[1] for r in record.rejected] == [
-        "amx+avx512vnni",
-        "avx512vnni",
-    ]
-    assert all("this CPU lacks" in r.reason for r in record.rejected)
+    assert {r.kernel.rsplit("/", 1)[1]: r.reason for r in record.rejected} == {
+        "amx+avx512vnni": "this CPU lacks AMX int8 tiles",
+        "avx512vnni": "this CPU lacks AVX-512 F, BW, VL, DQ and VNNI",
+        "portable": "it computes what avx2 does, and avx2 is faster",
+    }
 
 
 def test_the_record_has_the_bytes_of_the_packed_matrix():
@@ -66,11 +66,13 @@ def test_float_weights_never_take_integer_tiles(cpu, isa, last):
     record = choose("head.weight", tensor)
     assert record.kernel == f"bf16/f32/{last}"
     assert record.activations == "f32"
+    assert len(record.rejected) == 2
+    assert not any("AMX" in r.reason for r in record.rejected)
 
 
 def test_a_forced_instruction_set_is_taken():
     tensor = random_tensor("q4_0", 16, 64, RNG)
-    record = choose("layers.0.q.weight", tensor, isa="portable")
+    record = choose("layers.0.q.weight", tensor, demand("portable"))
     assert record.kernel == "w4.sym.g32/a8.g32/portable"
     assert len(record.rejected) == len(chooser.ISAS) - 1
 
@@ -79,21 +81,90 @@ def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
     cpu("avx2", "portable")
     tensor = random_tensor("q4_0", 16, 64, RNG)
     with pytest.raises(KernelError) as caught:
-        choose("layers.0.q.weight", tensor, isa="amx")
-    message = str(caught.value)
-    assert "layers.0.q.weight" in message
-    assert "this CPU lacks AMX int8 tiles" in message
-    assert message.count("amx was asked for") == 2
+        choose("layers.0.q.weight", tensor, demand("amx"))
+    assert str(caught.value) == (
+        "No kernel can run layers.0.q.weight (q4_0) as asked. "
+        "w4.sym.g32/a8.g32/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.g32/avx512vnni: this CPU lacks AVX-512 F, BW, VL, DQ and VNNI; "
+        "w4.sym.g32/a8.g32/avx2: amx was asked for; "
+        "w4.sym.g32/a8.g32/portable: amx was asked for."
+    )
     with pytest.raises(KernelError, match="can run avx2, portable"):
         choose_isa("amx")
 
 
 def test_an_unknown_instruction_set_is_refused_with_those_known():
-    tensor = random_tensor("q4_0", 16, 64, RNG)
     with pytest.raises(KernelError, match="No instruction set 'neon'; known are amx"):
-        choose("layers.0.q.weight", tensor, isa="neon")
+        demand("neon")
     with pytest.raises(KernelError, match="No instruction set 'neon'"):
         choose_isa("neon")
+
+
+def test_a_forced_kernel_is_taken_with_its_instruction_set(cpu):
+    cpu("amx", "avx512vnni", "avx2", "portable")
+    wanted = demand(kernel="w4.sym.g32/a8.g32/avx2")
+    assert wanted.isa == "avx2"
+    assert choose("a", random_tensor("q4_0", 16, 64, RNG), wanted).kernel == wanted.kernel
+    # It names other weights than these, which follow its instruction set and nothing else of it.
+    assert choose("b", random_tensor("q8_0", 16, 64, RNG), wanted).kernel.endswith("/a8.g32/avx2")
+    floats, _ = random_floats("bf16", 16, 64, RNG)
+    assert choose("c", floats, wanted).kernel == "bf16/f32/avx2"
+
+
+def test_a_kernel_of_several_instruction_sets_takes_the_best_there_is(cpu):
+    for has, isa in ((("amx", "avx512vnni"), "amx"), (("avx512vnni",), "avx512vnni"), ((), "amx")):
+        cpu(*has, "portable")
+        assert demand(kernel="bf16/f32/avx512").isa == isa
+
+
+def test_a_forced_kernel_that_is_missing_fails_with_every_reason(cpu):
+    cpu("avx2", "portable")
+    wanted = demand(kernel="w4.sym.g32/a8.g32/amx+avx512vnni")
+    with pytest.raises(KernelError) as caught:
+        choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG), wanted)
+    message = str(caught.value)
+    assert "amx+avx512vnni: this CPU lacks AMX int8 tiles; " in message
+    assert message.count("w4.sym.g32/a8.g32/amx+avx512vnni was asked for") == 2
+    assert message.count(": ") == len(chooser.ISAS)
+
+
+@pytest.mark.parametrize(
+    "kernel", ["w4.sym.g32", "w4.sym.g32/a8.g32/neon", "w4.sym.g32/a9/avx2", "", "a/b/c/d"]
+)
+def test_what_is_called_like_no_kernel_is_refused_with_what_there_may_be(kernel):
+    with pytest.raises(KernelError, match=r"is no kernel; .*a8\.g32/avx2.*f32/portable"):
+        demand(kernel=kernel)
+
+
+def test_a_kernel_and_another_instruction_set_are_refused():
+    with pytest.raises(KernelError, match="does not run on instruction set 'avx2'"):
+        demand("avx2", "w4.sym.g32/a8.g32/portable")
+    both = demand("portable", "w4.sym.g32/a8.g32/portable")
+    assert (both.isa, both.kernel) == ("portable", "w4.sym.g32/a8.g32/portable")
+
+
+def test_float_weights_cannot_be_forced_onto_tiles_that_the_cpu_lacks(cpu):
+    cpu("avx512vnni", "avx2", "portable")
+    tensor, _ = random_floats("f16", 16, 64, RNG)
+    with pytest.raises(KernelError, match="f16/f32/avx512: this CPU lacks AMX int8 tiles; "):
+        choose("head.weight", tensor, demand("amx"))
+
+
+def test_a_second_family_is_taken_where_its_rounding_is_asked_for(cpu, monkeypatch):
+    cpu("avx2", "portable")
+    other = Family("abf16", "bf16", frozenset({Weights.INTEGER}), {"avx2": ("avx2",)})
+    monkeypatch.setattr(chooser, "FAMILIES", (chooser.FAMILIES[0], other))
+    tensor = random_tensor("q4_0", 16, 64, RNG)
+    default = choose("a", tensor)
+    assert default.kernel == "w4.sym.g32/a8.g32/avx2"
+    reasons = {r.kernel: r.reason for r in default.rejected}
+    assert reasons["w4.sym.g32/abf16/avx2"] == "activations in int8-g32 are the default"
+    asked = choose("a", tensor, Demand(activations="bf16"))
+    assert (asked.kernel, asked.activations) == ("w4.sym.g32/abf16/avx2", "bf16")
+    reasons = {r.kernel: r.reason for r in asked.rejected}
+    assert reasons["w4.sym.g32/a8.g32/avx2"] == "activations in bf16 were asked for"
+    with pytest.raises(KernelError, match="activations in f32 were asked for"):
+        choose("a", tensor, Demand(activations="f32"))
 
 
 def test_a_format_without_kernel_is_refused_with_the_reason():

@@ -5,11 +5,12 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from fewbit.errors import KernelError, RequestError, UsageError
 from fewbit.model.binding import bind, is_vector
 from fewbit.model.decoder import build_program
-from fewbit.model.runner import Piece, RunSettings, load, runner_of, step_of
+from fewbit.model.runner import Piece, RunSettings, load, planned_kernels, runner_of, step_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
 from fewbit.quantize import quantize
 from fewbit.recipes import built_in
+from fewbit.runtime import chooser
 
 TOKENS = np.random.default_rng(3).integers(0, 320, 150)
 
@@ -65,11 +66,15 @@ def test_the_context_is_the_models_own_unless_asked(folder):
 
 @pytest.mark.parametrize(
     ("settings", "text"),
-    [({"executor": "gpu"}, "native, reference"), ({"threads": 0}, "threads is 0")],
+    [
+        ({"executor": "gpu"}, "native, reference"),
+        ({"threads": 0}, "threads is 0"),
+        ({"executor": "reference", "kernel": "f32/f32/avx2"}, "which has none"),
+    ],
 )
-def test_settings_are_checked(folder, settings, text):
+def test_settings_are_checked(settings, text):
     with pytest.raises(UsageError, match=text):
-        load(folder, **settings)
+        RunSettings(**settings)
 
 
 def test_pieces_of_several_sequences_make_one_step():
@@ -97,7 +102,7 @@ def test_every_matrix_without_a_kernel_is_counted(folder):
     with pytest.raises(KernelError) as caught:
         bind(source, build_program(source.config), none)
     assert "no kernel for embed.weight." in str(caught.value)
-    assert "20 more" in str(caught.value)
+    assert str(caught.value).endswith("The same holds for 22 more matrices.")
 
 
 def test_a_fallback_is_an_error_where_it_is_forbidden(folder, tmp_path):
@@ -118,6 +123,40 @@ def test_an_unknown_instruction_set_is_refused_once(folder):
     with open_model(folder) as source, pytest.raises(KernelError) as caught:
         runner_of(source, RunSettings(isa="mmx"))
     assert str(caught.value).count("mmx") == 1
+
+
+def test_a_forced_kernel_runs_the_matrices_it_names(folder, tmp_path):
+    with open_model(folder) as source:
+        quantize(source, built_in("rtn-int4-g32"), tmp_path / "small")
+    forced = RunSettings(kernel="w4.sym.g32/a8.g32/portable")
+    with open_model(tmp_path / "small") as source:
+        runner = runner_of(source, forced)
+        best = runner_of(source, RunSettings())
+        assert {k.kernel for k in runner.kernels} == {
+            "w4.sym.g32/a8.g32/portable",
+            "w6.sym.g32/a8.g32/portable",
+        }
+        assert runner.executor.isa == "portable"
+        assert planned_kernels(source, forced) == runner.kernels
+        a, b = (next(r.score(TOKENS[:20])).copy() for r in (runner, best))
+        assert np.array_equal(a, b)
+
+
+def test_a_forced_kernel_for_weights_that_are_not_there_is_refused(folder):
+    settings = RunSettings(kernel="w4.sym.g32/a8.g32/portable")
+    with open_model(folder) as source, pytest.raises(KernelError) as caught:
+        runner_of(source, settings)
+    assert "no matrix of the model has its weights; they are packed as f32." in str(caught.value)
+
+
+def test_equal_reasons_are_told_once(folder, monkeypatch):
+    monkeypatch.setattr(chooser, "available_isas", lambda: ["avx2", "portable"])
+    with open_model(folder) as source, pytest.raises(KernelError) as caught:
+        planned_kernels(source, RunSettings(isa="avx512vnni"))
+    message = str(caught.value)
+    assert message.count("f32/f32/avx512: this CPU lacks AVX-512") == 1
+    assert message.count("avx512vnni was asked for") == 2
+    assert message.endswith("The same holds for 22 more matrices.")
 
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if n not in ("mistral", "gemma3-scaled")])

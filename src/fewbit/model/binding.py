@@ -20,20 +20,21 @@ def bind(source: ModelSource, program: Program, choose: Choose) -> Binding:
     """Return the Program with its slots filled from `source`; tensors are read when asked for.
 
     Raises:
-        KernelError: no kernel can run a matrix; the message covers every such matrix.
+        KernelError: no kernel can run a matrix; the message covers every such matrix, each reason
+            once.
     """
     kernels: dict[Slot, KernelRecord] = {}
-    refused: list[str] = []
+    refused: dict[str, list[str]] = {}
     for slot in program.slots():
         if is_vector(slot):
             continue
         try:
             kernels[slot] = choose(slot, source.read(slot))
         except KernelError as error:
-            refused.append(str(error))
+            refused.setdefault(str(error).replace(slot, "", 1), []).append(str(error))
         source.release(slot)
     if refused:
-        raise KernelError(" ".join(refused[:3]) + _more(len(refused) - 3))
+        raise KernelError(" ".join(same[0] + _more(len(same) - 1) for same in refused.values()))
     return Binding(program, _LazyTensors(source), kernels, source.release)
 
 
@@ -60,4 +61,6 @@ class _LazyTensors(Mapping[Slot, QuantTensor]):
 
 
 def _more(count: int) -> str:
-    return f" The same holds for {count} more matrices." if count > 0 else ""
+    if count == 0:
+        return ""
+    return f" The same holds for {count} more {'matrices' if count > 1 else 'matrix'}."

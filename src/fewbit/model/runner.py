@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Program
 from fewbit.records.kernels import KernelRecord, kernel_fallbacks
-from fewbit.runtime.chooser import choose, choose_isa
+from fewbit.runtime.chooser import choose, demand
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, available_cores
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
@@ -156,6 +156,9 @@ class RunSettings:
     """How many sequences of full context the KV store holds."""
     isa: str | None = None
     """An instruction set to force; None for the best."""
+    kernel: str | None = None
+    """A kernel to force for the matrices whose weights it reads, such as
+    `w4.sym.g32/a8.g32/avx2`; its instruction set is then that of the whole model."""
     cache_type: CacheType = CacheType.F16
     """How keys and values are rounded."""
     rotate_keys: bool = False
@@ -166,6 +169,11 @@ class RunSettings:
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise UsageError(f"executor is '{self.executor}'; choose from {', '.join(EXECUTORS)}.")
+        if self.kernel is not None and self.executor != "native":
+            raise UsageError(
+                f"kernel is '{self.kernel}' with the executor '{self.executor}', which has none; "
+                "leave one of them out."
+            )
         for name in ("threads", "context", "sequences"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -211,7 +219,7 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     context = _context(source.config, settings.context)
     pages = settings.sequences * -(-context // PAGE)
     program = build_program(source.config, settings.cache_type, rotate_keys=settings.rotate_keys)
-    binding = bind(source, program, _chooser(settings))
+    binding = _bound(source, program, settings)
     if settings.strict:
         _refuse_fallbacks(binding)
     return Runner(source, binding, _executor(binding, pages, settings), context)
@@ -221,24 +229,40 @@ def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelR
     """Return the kernels that `runner_of` would choose, in order of first use; nothing is packed.
 
     Raises:
-        KernelError: no kernel can run a matrix.
+        KernelError: no kernel can run a matrix, or not the one that is forced.
     """
-    binding = bind(source, build_program(source.config), _chooser(settings))
-    return tuple(binding.kernels.values())
+    return tuple(_bound(source, build_program(source.config), settings).kernels.values())
+
+
+def _bound(source: ModelSource, program: Program, settings: RunSettings) -> Binding:
+    binding = bind(source, program, _chooser(settings))
+    if settings.kernel is not None:
+        _require_used(settings.kernel, binding.kernels.values())
+    return binding
 
 
 def _chooser(settings: RunSettings) -> Choose:
     if settings.executor == "reference":
         return choose_reference
-    choose_isa(settings.isa)  # refused here once, not for every matrix
-    return partial(choose, isa=settings.isa)
+    return partial(choose, wanted=demand(settings.isa, settings.kernel))
+
+
+def _require_used(kernel: str, chosen: Collection[KernelRecord]) -> None:
+    if any(record.kernel == kernel for record in chosen):
+        return
+    packed = sorted({record.kernel.partition("/")[0] for record in chosen})
+    raise KernelError(
+        f"Kernel '{kernel}' was asked for, but no matrix of the model has its weights; they are "
+        f"packed as {', '.join(packed)}."
+    )
 
 
 def _executor(binding: Binding, pages: int, settings: RunSettings) -> Executor:
     if settings.executor == "reference":
         return ReferenceExecutor(binding, pages)
     threads = settings.threads or available_cores()
-    return NativeExecutor(binding, pages=pages, threads=threads, isa=settings.isa)
+    isa = demand(settings.isa, settings.kernel).isa
+    return NativeExecutor(binding, pages=pages, threads=threads, isa=isa)
 
 
 def _refuse_fallbacks(binding: Binding) -> None:

@@ -1,14 +1,14 @@
 """Choosing the kernel of each layer, once, at load.
 
 Candidates stand in order, best first; each says whether it can run the layer, and if not why. The
-first that can is taken, and the reasons of those before it go into the record. A kernel id is
+first that can is taken, and the reasons of all others go into the record. A kernel id is
 `weights/activations/instruction set`; all ids that differ only in the last part compute the same
-bits, so the choice is one of speed.
+bits, so that choice is one of speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fewbit._native import available_isas
@@ -16,13 +16,11 @@ from fewbit.errors import KernelError
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
 from fewbit.records.kernels import KernelRecord, RejectedKernel
-from fewbit.runtime.pack import PackedForm, obstacle, packed_form, size_of
+from fewbit.runtime.pack import PackedForm, Weights, obstacle, packed_form, size_of
 
 ISAS = ("amx", "avx512vnni", "avx2", "portable")
 """Instruction sets, best first. `amx` is AVX-512 VNNI with AMX tiles for many rows."""
 
-_INTEGER_NAMES = {"amx": "amx+avx512vnni"}
-_FLOAT_NAMES = {"amx": "avx512", "avx512vnni": "avx512"}
 _NEEDS = {
     "amx": "AMX int8 tiles",
     "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
@@ -31,39 +29,114 @@ _NEEDS = {
 
 
 @dataclass(frozen=True)
+class Family:
+    """Kernels that differ in their instruction set alone, and so compute the same bits."""
+
+    activations: str
+    """The activations' part of a kernel id."""
+    rounding: str
+    """How the input is rounded, as a `KernelRecord` names it."""
+    reads: frozenset[Weights]
+    isas: Mapping[str, tuple[str, ...]]
+    """The last part of each kernel's id, and the instruction sets that run it; best first."""
+
+
+FAMILIES = (
+    Family(
+        "a8.g32",
+        "int8-g32",
+        frozenset({Weights.INTEGER}),
+        {
+            "amx+avx512vnni": ("amx",),
+            "avx512vnni": ("avx512vnni",),
+            "avx2": ("avx2",),
+            "portable": ("portable",),
+        },
+    ),
+    Family(
+        "f32",
+        "f32",
+        frozenset({Weights.FLOAT}),
+        {"avx512": ("amx", "avx512vnni"), "avx2": ("avx2",), "portable": ("portable",)},
+    ),
+)
+"""All kernels. Where several families read a layer's weights, the first is the default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is asked of a layer's kernel; None leaves it to the chooser."""
+
+    isa: str | None = None
+    """One of `ISAS`."""
+    kernel: str | None = None
+    """A kernel id, for the layers whose weights it names; it binds no other layer."""
+    activations: str | None = None
+    """How the input is to be rounded, the `rounding` of a family."""
+
+
+ANY = Demand()
+
+
+@dataclass(frozen=True)
 class _Candidate:
-    isa: str
+    family: Family
     kernel: str
+    isas: tuple[str, ...]
     refusal: str | None
     """Why it cannot run the layer; None where it can."""
 
 
-def choose(slot: Slot, tensor: QuantTensor, isa: str | None = None) -> KernelRecord:
+def demand(isa: str | None = None, kernel: str | None = None) -> Demand:
+    """Return a demand for all layers of a model, its names checked.
+
+    A forced kernel forces its instruction set for the whole model, since an executor runs one.
+
+    Raises:
+        KernelError: no instruction set is called so, the kernel's name is none, or both disagree.
+    """
+    if isa is not None:
+        _require_known(isa)
+    if kernel is None:
+        return Demand(isa=isa)
+    isas = _isas_of(kernel)
+    if isa is not None and isa not in isas:
+        raise KernelError(
+            f"Kernel '{kernel}' does not run on instruction set '{isa}'; leave one of them out."
+        )
+    available = available_isas()
+    best = next((name for name in isas if name in available), isas[0])
+    return Demand(isa=isa or best, kernel=kernel)
+
+
+def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecord:
     """Choose the kernel of a linear layer.
 
     Args:
         slot: the layer's weight slot, for the record.
         tensor: its weights, [outputs, inputs].
-        isa: one of `ISAS` to force it; None takes the best that the CPU has.
+        wanted: what must hold of the kernel, as `demand` checked it.
 
     Raises:
-        KernelError: no candidate can run the layer, or the forced one cannot; lists every reason.
+        KernelError: no candidate can run the layer as wanted; lists every candidate's reason.
     """
-    candidates = tuple(_candidates(tensor, isa))
+    reason = obstacle(tensor)
+    if reason is not None:
+        raise KernelError(f"No kernel can run {slot} ({tensor.spec.name}): {reason}.")
+    form = packed_form(tensor)
+    candidates = tuple(_candidates(form, wanted))
     taken = next((c for c in candidates if c.refusal is None), None)
     if taken is None:
         reasons = "; ".join(f"{c.kernel}: {c.refusal}" for c in candidates)
-        raise KernelError(f"No kernel can run {slot} ({tensor.spec.name}). {reasons}.")
-    form = packed_form(tensor)
-    before = candidates[: candidates.index(taken)]
+        raise KernelError(f"No kernel can run {slot} ({tensor.spec.name}) as asked. {reasons}.")
     return KernelRecord(
         slot=slot,
         format=tensor.spec.name,
         kernel=taken.kernel,
-        activations="f32" if form.is_float else "int8-g32",
+        activations=taken.family.rounding,
         bytes=size_of(form, tensor.shape),
         note=form.note,
-        rejected=tuple(RejectedKernel(kernel=c.kernel, reason=c.refusal or "") for c in before),
+        rejected=tuple(_rejected(candidates, taken)),
     )
 
 
@@ -85,15 +158,57 @@ def choose_isa(isa: str | None = None) -> str:
     return isa
 
 
-def _candidates(tensor: QuantTensor, forced: str | None) -> Iterator[_Candidate]:
-    if forced is not None:
-        _require_known(forced)
-    reason = obstacle(tensor)
-    form = None if reason else packed_form(tensor)
+def _candidates(form: PackedForm, wanted: Demand) -> Iterator[_Candidate]:
+    """Yield every kernel there is for the weights, the default family's first."""
     available = available_isas()
-    for isa in ISAS:
-        refusal = reason or _refusal(isa, forced, available)
-        yield _Candidate(isa, _kernel_id(form, tensor, isa), refusal)
+    for family in FAMILIES:
+        if form.kind not in family.reads:
+            continue
+        for end, isas in family.isas.items():
+            kernel = f"{form.weights}/{family.activations}/{end}"
+            refusal = _lack(isas, wanted, available) or _objection(family, isas, kernel, wanted)
+            yield _Candidate(family, kernel, isas, refusal)
+
+
+def _lack(isas: tuple[str, ...], wanted: Demand, available: list[str]) -> str | None:
+    """Return what the CPU lacks of what a kernel needs at least, or of what is forced."""
+    needed = (wanted.isa,) if wanted.isa in isas else isas
+    if any(isa in available for isa in needed):
+        return None
+    return f"this CPU lacks {_NEEDS[needed[-1]]}"
+
+
+def _objection(family: Family, isas: tuple[str, ...], kernel: str, wanted: Demand) -> str | None:
+    """Return what was asked for that a kernel is not."""
+    if _is_another(kernel, wanted.kernel):
+        return f"{wanted.kernel} was asked for"
+    if wanted.activations not in (None, family.rounding):
+        return f"activations in {wanted.activations} were asked for"
+    if wanted.isa not in (None, *isas):
+        return f"{wanted.isa} was asked for"
+    return None
+
+
+def _is_another(kernel: str, forced: str | None) -> bool:
+    """Say whether a kernel is forced for these weights and this is another one."""
+    if forced is None or kernel == forced:
+        return False
+    return kernel.partition("/")[0] == forced.partition("/")[0]
+
+
+def _rejected(candidates: tuple[_Candidate, ...], taken: _Candidate) -> Iterator[RejectedKernel]:
+    for candidate in candidates:
+        if candidate is not taken:
+            reason = candidate.refusal or _behind(candidate, taken)
+            yield RejectedKernel(kernel=candidate.kernel, reason=reason)
+
+
+def _behind(candidate: _Candidate, taken: _Candidate) -> str:
+    """Return why a candidate that could run the layer stands behind the one taken."""
+    if candidate.family is taken.family:
+        faster = taken.kernel.rpartition("/")[2]
+        return f"it computes what {faster} does, and {faster} is faster"
+    return f"activations in {taken.family.rounding} are the default"
 
 
 def _require_known(isa: str) -> None:
@@ -101,17 +216,13 @@ def _require_known(isa: str) -> None:
         raise KernelError(f"No instruction set '{isa}'; known are {', '.join(ISAS)}.")
 
 
-def _refusal(isa: str, forced: str | None, available: list[str]) -> str | None:
-    if isa not in available:
-        return f"this CPU lacks {_NEEDS[isa]}"
-    if forced not in (None, isa):
-        return f"{forced} was asked for"
-    return None
-
-
-def _kernel_id(form: PackedForm | None, tensor: QuantTensor, isa: str) -> str:
-    if form is None:
-        return f"{tensor.spec.name}/{isa}"
-    if form.is_float:
-        return f"{form.weights}/f32/{_FLOAT_NAMES.get(isa, isa)}"
-    return f"{form.weights}/a8.g32/{_INTEGER_NAMES.get(isa, isa)}"
+def _isas_of(kernel: str) -> tuple[str, ...]:
+    """Return the instruction sets, best first, that run a kernel of this id."""
+    ends = {f"{f.activations}/{end}": isas for f in FAMILIES for end, isas in f.isas.items()}
+    weights, _, rest = kernel.partition("/")
+    if not weights or rest not in ends:
+        raise KernelError(
+            f"'{kernel}' is no kernel; one is called like w4.sym.g32/a8.g32/avx2, and after the "
+            f"weights there may be {', '.join(ends)}."
+        )
+    return ends[rest]

@@ -13,6 +13,7 @@ What each format becomes (the bytes are described in native/src/linear/layout.h)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -37,6 +38,13 @@ _FLOATS = ("f32", "f16", "bf16")
 _KERNEL_BITS = {2: 4, 3: 4, 4: 4, 5: 5, 6: 6, 7: 8, 8: 8}
 
 
+class Weights(Enum):
+    """What the codes of packed weights are, which decides what kernels can multiply with them."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+
+
 @dataclass(frozen=True)
 class PackedForm:
     """How a tensor lies in memory once packed."""
@@ -54,9 +62,9 @@ class PackedForm:
     """The widening, in words, where codes take more bits than stored."""
 
     @property
-    def is_float(self) -> bool:
-        """Whether the weights are floats, whose activations stay float32."""
-        return self.source in _FLOATS
+    def kind(self) -> Weights:
+        """What the codes are."""
+        return Weights.FLOAT if self.source in _FLOATS else Weights.INTEGER
 
 
 def packed_form(tensor: QuantTensor) -> PackedForm:
