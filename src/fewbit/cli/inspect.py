@@ -7,12 +7,16 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.output import JsonOption
+from fewbit.errors import UsageError
 
 
 def inspect(
     model: Annotated[str, Parameter(name="MODEL")],
     /,
     *,
+    kernels: Annotated[bool, Parameter(negative="")] = False,
+    isa: str | None = None,
+    kernel: str | None = None,
     json: JsonOption = None,
 ) -> int:
     """Show a model's architecture, formats, bits per weight, tokenizer and hazards.
@@ -21,16 +25,26 @@ def inspect(
 
     Args:
         model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        kernels: List the kernel of every matrix instead, and why others were not taken.
+        isa: With --kernels, force an instruction set, such as avx2.
+        kernel: With --kernels, force a kernel, such as w4.sym.g32/a8.g32/avx2.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
     from fewbit.model.facts import inspect_model
-    from fewbit.model.runner import RunSettings, planned_kernels
+    from fewbit.model.runner import RunSettings, kernel_plan, planned_kernels
     from fewbit.model.weights import open_model
     from fewbit.report.inspection import print_inspection
+    from fewbit.report.kernels import print_kernels
 
+    settings = RunSettings(isa=isa, kernel=kernel)
+    if not kernels and settings != RunSettings():
+        raise UsageError("--isa and --kernel choose kernels; give --kernels with them.")
     with open_model(locate(model)) as source:
-        inspection = inspect_model(source, lambda: planned_kernels(source, RunSettings()))
+        if kernels:
+            deliver(kernel_plan(source, settings), json, print_kernels)
+            return 0
+        inspection = inspect_model(source, lambda: planned_kernels(source, settings))
     deliver(inspection, json, print_inspection)
     return 0

@@ -16,8 +16,8 @@ from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Program
-from fewbit.records.kernels import KernelRecord, kernel_fallbacks
-from fewbit.runtime.chooser import choose, demand
+from fewbit.records.kernels import KernelPlan, KernelRecord, kernel_fallbacks
+from fewbit.runtime.chooser import choose, choose_isa, demand
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, available_cores
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
@@ -232,6 +232,21 @@ def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelR
         KernelError: no kernel can run a matrix, or not the one that is forced.
     """
     return tuple(_bound(source, build_program(source.config), settings).kernels.values())
+
+
+def kernel_plan(source: ModelSource, settings: RunSettings) -> KernelPlan:
+    """Return the kernels that `runner_of` would choose, with where and on what; nothing is packed.
+
+    Raises:
+        KernelError: as `planned_kernels`.
+    """
+    kernels = planned_kernels(source, settings)
+    return KernelPlan(
+        model=source.path.stem if source.path.is_file() else source.path.resolve().name,
+        path=str(source.path),
+        isa=choose_isa(demand(settings.isa, settings.kernel).isa),
+        kernels=kernels,
+    )
 
 
 def _bound(source: ModelSource, program: Program, settings: RunSettings) -> Binding:

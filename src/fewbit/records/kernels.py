@@ -31,6 +31,18 @@ class KernelRecord(Record, frozen=True):
     note: str = ""
     """A widening or other fallback, in words; empty where the format is run as stored."""
     rejected: tuple[RejectedKernel, ...] = ()
+    """Every other kernel for the layer's weights, and why it was not taken."""
+
+
+class KernelPlan(Record, frozen=True, kw_only=True):
+    """The kernels that would run a model on this machine."""
+
+    model: str
+    path: str
+    isa: str
+    """The instruction set that the executor runs on."""
+    kernels: tuple[KernelRecord, ...]
+    """Of every matrix, in the Program's order."""
 
 
 def kernel_fallbacks(kernels: Iterable[KernelRecord]) -> tuple[str, ...]:

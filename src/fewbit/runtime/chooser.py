@@ -82,7 +82,6 @@ ANY = Demand()
 class _Candidate:
     family: Family
     kernel: str
-    isas: tuple[str, ...]
     refusal: str | None
     """Why it cannot run the layer; None where it can."""
 
@@ -167,7 +166,7 @@ def _candidates(form: PackedForm, wanted: Demand) -> Iterator[_Candidate]:
         for end, isas in family.isas.items():
             kernel = f"{form.weights}/{family.activations}/{end}"
             refusal = _lack(isas, wanted, available) or _objection(family, isas, kernel, wanted)
-            yield _Candidate(family, kernel, isas, refusal)
+            yield _Candidate(family, kernel, refusal)
 
 
 def _lack(isas: tuple[str, ...], wanted: Demand, available: list[str]) -> str | None:
@@ -207,7 +206,7 @@ def _behind(candidate: _Candidate, taken: _Candidate) -> str:
     """Return why a candidate that could run the layer stands behind the one taken."""
     if candidate.family is taken.family:
         faster = taken.kernel.rpartition("/")[2]
-        return f"it computes what {faster} does, and {faster} is faster"
+        return f"{faster} computes the same and is faster"
     return f"activations in {taken.family.rounding} are the default"
 
 
