@@ -56,7 +56,12 @@ GEMMA_LIKE = replace(
 
 
 def bind_random(
-    config: ModelConfig, formats: Sequence[str], cache: CacheType = CacheType.F16, seed: int = 0
+    config: ModelConfig,
+    formats: Sequence[str],
+    cache: CacheType = CacheType.F16,
+    seed: int = 0,
+    *,
+    rotate_keys: bool = False,
 ) -> Binding:
     """Bind random weights; matrices take the formats in turn."""
     random = np.random.default_rng(seed)
@@ -71,7 +76,7 @@ def bind_random(
         if not is_vector(slot):
             kernels[slot] = choose_reference(slot, tensors[slot])
             matrices += 1
-    return Binding(build_program(config, cache), tensors, kernels)
+    return Binding(build_program(config, cache, rotate_keys=rotate_keys), tensors, kernels)
 
 
 @dataclass

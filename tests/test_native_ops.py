@@ -22,6 +22,7 @@ from fewbit.program import (
     CacheType,
     Embed,
     GatedActivation,
+    Hadamard,
     Linear,
     Op,
     RmsNorm,
@@ -32,6 +33,7 @@ from fewbit.program import (
 )
 from fewbit.runtime import reference
 from fewbit.runtime.executor import Binding
+from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.native import NativeExecutor
 
 U = 2.0**-24
@@ -126,13 +128,25 @@ def _(op: Rope, at: Inputs) -> None:
 
 
 @check.register
+def _(op: Hadamard, at: Inputs) -> None:
+    """log2(head_dim) additions, each of values that are partial sums of magnitudes; the factor and
+    its product."""
+    x = at.buffers[op.x]
+    heads = np.abs(x.reshape(LENGTH, -1, op.head_dim)).sum(-1) / np.sqrt(op.head_dim)
+    size = heads.repeat(op.head_dim, -1)
+    want = reference.hadamard(x, op.head_dim)
+    near(at.buffers[op.out], want, (np.log2(op.head_dim) + 2) * U * size, op)
+
+
+@check.register
 def _(op: Attention, at: Inputs) -> None:
-    """Scores err by their chain and the scale (and 5 ulp of tanh); a weight's relative error is
-    twice the largest of them (itself and the sum), plus exp (2 ulp), sums and merges; the values'
-    chain errs by its length."""
+    """Scores err by their chain and the scale (and 5 ulp of tanh); a run of integers by its sum's
+    conversion, its scale and its addition, which is less than a chain of 32. A weight's relative
+    error is twice the largest of them (itself and the sum), plus exp (2 ulp), sums and merges; the
+    values' chain errs by its length."""
     q, k, v = (at.buffers[name] for name in (op.q, op.k, op.v))
-    if at.binding.program.cache_type is CacheType.F16:
-        k, v = (x.astype(np.float16).astype(np.float32) for x in (k, v))
+    cache = at.binding.program.cache_type
+    q, k, v = rounded_queries(q, cache), rounded_rows(k, cache), rounded_rows(v, cache)
     want = reference.attention(q, k, v, 0, op)
     share = op.heads // op.kv_heads
     keys = np.abs(k.reshape(LENGTH, op.kv_heads, op.head_dim)).max((0, 2)).repeat(share)

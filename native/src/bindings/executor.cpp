@@ -31,9 +31,11 @@ Matrix matrix_of(const Shared& owned) { return {owned, &owned->matrix}; }
 Vector vector_of(const Floats& values) { return {values.data(), values.data() + values.size()}; }
 
 CacheType cache_named(const std::string& name) {
-  if (name == "f16") return CacheType::kF16;
-  if (name == "f32") return CacheType::kF32;
-  throw std::invalid_argument("no cache type '" + name + "'; choose f16 or f32.");
+  const char* names[kCacheTypes] = {"f32", "f16", "bf16", "int8", "int4"};
+  for (int type = 0; type < kCacheTypes; ++type) {
+    if (name == names[type]) return static_cast<CacheType>(type);
+  }
+  throw std::invalid_argument("no cache type '" + name + "'; choose f32, f16, bf16, int8 or int4.");
 }
 
 Activation activation_named(const std::string& name) {
@@ -62,6 +64,10 @@ void add_linear(Program& program, int out, int x, const Shared& weight,
 
 void add_rope(Program& program, int out, int x, int table, int64_t head_dim) {
   program.ops.push_back({out, RopeOp{x, table, head_dim}});
+}
+
+void add_hadamard(Program& program, int out, int x, int64_t head_dim) {
+  program.ops.push_back({out, HadamardOp{x, head_dim}});
 }
 
 void add_attention(Program& program, int out, int q, int k, int v, int layer, int64_t heads,
@@ -106,6 +112,7 @@ void bind_program(nb::module_& module) {
       .def("rms_norm", &add_rms_norm, arg("out"), arg("x"), arg("weight"), arg("width"), arg("eps"))
       .def("linear", &add_linear, arg("out"), arg("x"), arg("weight"), arg("bias").none())
       .def("rope", &add_rope, arg("out"), arg("x"), arg("table"), arg("head_dim"))
+      .def("hadamard", &add_hadamard, arg("out"), arg("x"), arg("head_dim"))
       .def("attention", &add_attention, arg("out"), arg("q"), arg("k"), arg("v"), arg("layer"),
            arg("heads"), arg("kv_heads"), arg("head_dim"), arg("scale"), arg("window"),
            arg("softcap"))

@@ -96,6 +96,18 @@ class Planner {
     append({op.out, {rope.x}, {rope.table}, &rope}, {width, rope.head_dim}, made(rope.x).domain);
   }
 
+  void add(const Op& op, const HadamardOp& hadamard) {
+    const int64_t width = made(hadamard.x).width;
+    const int64_t head = hadamard.head_dim;
+    expect_width(op.out, width);
+    if (head < 1 || (head & (head - 1)) || width % head) {
+      throw std::invalid_argument(
+          "a Hadamard transform's head size is no power of two, or does "
+          "not divide its buffer.");
+    }
+    append({op.out, {hadamard.x}, {}, &hadamard}, {width, head}, made(hadamard.x).domain);
+  }
+
   void add(const Op& op, const AttentionOp& attention) {
     check(attention);
     const int64_t head = attention.head_dim;
@@ -159,6 +171,9 @@ class Planner {
                       made(attention.k).width == attention.kv_heads * head &&
                       made(attention.v).width == attention.kv_heads * head;
     if (!fits) throw std::invalid_argument("an attention op's heads do not fit its buffers.");
+    if (is_integer(program_.cache) && head % kRun) {
+      throw std::invalid_argument("heads of an integer store are not a multiple of 32 elements.");
+    }
     for (const int input : {attention.q, attention.k, attention.v}) {
       if (made(input).domain != Domain::kRows) {
         throw std::invalid_argument("the program attends from selected rows.");

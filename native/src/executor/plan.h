@@ -47,9 +47,10 @@ struct Step {
   int out;                     // a value
   std::vector<int> alongside;  // values read at the columns that are written
   std::vector<int> whole;      // values read across columns, or across rows
-  std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*, const GatedOp*,
-               const AddOp*, const SelectRowsOp*, const SoftcapOp*, QuantizeStep, IntegerLinearStep,
-               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep, MergeStep>
+  std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*,
+               const HadamardOp*, const GatedOp*, const AddOp*, const SelectRowsOp*,
+               const SoftcapOp*, QuantizeStep, IntegerLinearStep, FloatLinearStep, StoreKeysStep,
+               StoreValuesStep, AttendStep, MergeStep>
       what;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linear/linear.h"
+#include "ops/ops.h"
 
 namespace fewbit {
 
@@ -15,7 +16,6 @@ using Vector = std::vector<float>;
 using Matrix = std::shared_ptr<const PackedMatrix>;
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };
-enum class CacheType : uint8_t { kF32, kF16 };
 
 struct EmbedOp {
   Matrix weight;
@@ -42,6 +42,11 @@ struct LinearOp {
 
 struct RopeOp {
   int x, table;
+  int64_t head_dim;
+};
+
+struct HadamardOp {
+  int x;
   int64_t head_dim;
 };
 
@@ -74,8 +79,8 @@ struct SoftcapOp {
 
 struct Op {
   int out;
-  std::variant<EmbedOp, RopeTableOp, RmsNormOp, LinearOp, RopeOp, AttentionOp, GatedOp, AddOp,
-               SelectRowsOp, SoftcapOp>
+  std::variant<EmbedOp, RopeTableOp, RmsNormOp, LinearOp, RopeOp, HadamardOp, AttentionOp, GatedOp,
+               AddOp, SelectRowsOp, SoftcapOp>
       what;
 };
 

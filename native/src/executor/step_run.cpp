@@ -24,7 +24,7 @@ Activations runs_of_block(const Activations& all, int64_t start, int64_t begin, 
 StepRun::StepRun(Executor& executor, const StepInput& step)
     : executor_(executor),
       step_(step),
-      stored_(executor.program_.cache == CacheType::kF16 ? executor.ops_.f16 : executor.ops_.f32) {
+      stored_(executor.ops_.store[static_cast<int>(executor.program_.cache)]) {
   span_of_.reserve(step.rows);
   for (size_t i = 0; i < step.spans.size(); ++i) {
     span_of_.insert(span_of_.end(), step.spans[i].count, static_cast<int32_t>(i));
@@ -151,6 +151,14 @@ void StepRun::run(const RopeOp* op, const Task& task) {
   const View out = view(task.out, task);
   for_heads(task, op->head_dim, [&](int64_t row, int64_t column) {
     executor_.ops_.rope(x.at(row, column), table.at(row, 0), op->head_dim, out.at(row, column));
+  });
+}
+
+void StepRun::run(const HadamardOp* op, const Task& task) {
+  const View x = view(op->x, task);
+  const View out = view(task.out, task);
+  for_heads(task, op->head_dim, [&](int64_t row, int64_t column) {
+    executor_.ops_.hadamard(x.at(row, column), op->head_dim, out.at(row, column));
   });
 }
 

@@ -72,6 +72,7 @@ class StepRun final : public Stages {
   void run(const RopeTableOp* op, const Task& task);
   void run(const RmsNormOp* op, const Task& task);
   void run(const RopeOp* op, const Task& task);
+  void run(const HadamardOp* op, const Task& task);
   void run(const GatedOp* op, const Task& task);
   void run(const AddOp* op, const Task& task);
   void run(const SelectRowsOp* op, const Task& task);

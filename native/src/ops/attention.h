@@ -1,7 +1,8 @@
 // Attention over the paged store, on the lanes of simd.h.
 //
 // One query row does the same arithmetic whatever shares the call with it:
-//   score of a key: one fma chain over the head's elements, ascending; lanes are keys;
+//   score of a key: one fma chain over the head's elements, ascending, or over runs of 32 of them
+//   where keys are integers; lanes are keys;
 //   in each absolute block of 256 keys: maximum m', p = exp(s - m'), l' = sum of p over 16 lanes
 //   and one tree, o' = one fma chain over the block's keys, ascending; lanes are head elements;
 //   blocks are merged ascending: M = max(m, m'), l = l e^(m-M) + l' e^(m'-M), o likewise.
@@ -9,6 +10,7 @@
 // their values are never read. Blocks without a key in range are skipped.
 #pragma once
 
+#include "ops/attention_integer.h"
 #include "ops/attention_tiles.h"
 #include "ops/elementwise.h"
 #include "ops/ops.h"
@@ -77,7 +79,9 @@ struct Attention {
   int64_t queries, width;
   float *scores, *block_out, *out, *block_max, *block_sum, *maximum, *sum;
   float *key_page, *value_page;
+  float* value_scales;
   const float* query[kMaxQueries];
+  RoundedQuery rounded[Stored::kInteger ? kMaxQueries : 1];
   KeyRange range[kMaxQueries];
 
   explicit Attention(const Attend& attend)
@@ -94,6 +98,13 @@ struct Attention {
     for (int64_t i = 0; i < queries; ++i) {
       query[i] = a.q + i / a.heads * a.q_stride + i % a.heads * a.head_dim;
       sum[i] = 0.0f;  // no block yet: a merged sum is at least 1
+    }
+    float* words = sum + kMaxQueries;
+    value_scales = words + kMaxQueries * rounded_query_words(a.head_dim);
+    if constexpr (Stored::kInteger) {
+      for (int64_t i = 0; i < queries; ++i, words += rounded_query_words(a.head_dim)) {
+        rounded[i] = round_query<S, Stored>(query[i], a.head_dim, words);
+      }
     }
   }
 
@@ -165,14 +176,16 @@ struct Attention {
       const auto* stored = reinterpret_cast<const Element*>(page_at(start, page));
       const int64_t first = keys.begin / kLanes;
       const int64_t tiles = (keys.end + kLanes - 1) / kLanes;
-      if (worth_converting()) {
-        for (int64_t i = first * a.head_dim; i < tiles * a.head_dim; ++i) {
-          S::store(key_page + i * kLanes, Stored::load(stored + i * kLanes));
+      if constexpr (!Stored::kInteger) {
+        if (worth_converting()) {
+          for (int64_t i = first * a.head_dim; i < tiles * a.head_dim; ++i) {
+            S::store(key_page + i * kLanes, Stored::load(stored + i * kLanes));
+          }
+          score_queries<ConvertedPage<S>>(key_page, first, tiles, page, nullptr);
+          continue;
         }
-        score_queries<ConvertedPage<S>>(key_page, first, tiles, page, nullptr);
-      } else {
-        score_queries<Stored>(stored, first, tiles, page, after_keys(start, page));
       }
+      score_queries<Stored>(stored, first, tiles, page, after_keys(start, page));
     }
   }
 
@@ -190,8 +203,13 @@ struct Attention {
                   int64_t tiles, int64_t page, const uint8_t* ahead) {
     if constexpr (Q > 0) {
       if (count < Q) return score_some<From, Q - 1>(count, i, keys, first, tiles, page, ahead);
-      score_page<S, From, Q, Shape::kTiles>(query + i, keys, first, tiles, a.head_dim, ahead,
-                                            scores + i * kKeyBlock + page * kPage);
+      float* to = scores + i * kKeyBlock + page * kPage;
+      if constexpr (From::kInteger) {
+        score_page_of_runs<S, From, Q, Shape::kTiles>(rounded + i, keys, first, tiles, a.head_dim,
+                                                      ahead, to);
+      } else {
+        score_page<S, From, Q, Shape::kTiles>(query + i, keys, first, tiles, a.head_dim, ahead, to);
+      }
     }
   }
 
@@ -236,13 +254,24 @@ struct Attention {
       const KeyRange keys = page_range(page, 0, queries);
       if (keys.begin >= keys.end) continue;
       const auto* stored = reinterpret_cast<const Element*>(page_at(start, page) + a.values_offset);
+      if constexpr (Stored::kInteger) {
+        load_value_scales<S, Stored>(stored, a.head_dim, value_scales);
+      }
       if (worth_converting()) {
-        for (int64_t i = keys.begin * width; i < keys.end * width; i += kLanes) {
-          S::store(value_page + i, Stored::load(stored + i));
-        }
+        convert_page(stored, keys);
         weigh_queries<ConvertedPage<S>>(value_page, page, nullptr);
       } else {
         weigh_queries<Stored>(stored, page, after_values(start, page));
+      }
+    }
+  }
+
+  void convert_page(const Element* stored, const KeyRange& keys) {
+    if constexpr (Stored::kInteger) {
+      convert_values<S, Stored>(stored, value_scales, a.head_dim, keys.begin, keys.end, value_page);
+    } else {
+      for (int64_t i = keys.begin * width; i < keys.end * width; i += kLanes) {
+        S::store(value_page + i, Stored::load(stored + i));
       }
     }
   }
@@ -285,8 +314,8 @@ struct Attention {
   template <class From>
   void weigh_one(const typename From::Element* values, const float* p, float* to, int64_t i,
                  const KeyRange& keys) {
-    weigh<S, From, 1, Shape::kTiles>(p + i * kKeyBlock, values, width, keys.begin, keys.end,
-                                     reinterpret_cast<const uint8_t*>(values), to + i * width);
+    weigh_some<From, 1>(1, p + i * kKeyBlock, values, keys,
+                        reinterpret_cast<const uint8_t*>(values), to + i * width);
   }
 
   template <class From, int Q>
@@ -294,7 +323,12 @@ struct Attention {
                   const KeyRange& keys, const uint8_t* ahead, float* to) {
     if constexpr (Q > 0) {
       if (count < Q) return weigh_some<From, Q - 1>(count, p, values, keys, ahead, to);
-      weigh<S, From, Q, Shape::kTiles>(p, values, width, keys.begin, keys.end, ahead, to);
+      if constexpr (From::kInteger) {
+        weigh_page_of_runs<S, From, Q, Shape::kTiles>(p, values, value_scales, width, keys.begin,
+                                                      keys.end, ahead, to);
+      } else {
+        weigh<S, From, Q, Shape::kTiles>(p, values, width, keys.begin, keys.end, ahead, to);
+      }
     }
   }
 

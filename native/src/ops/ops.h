@@ -11,12 +11,26 @@ namespace fewbit {
 
 inline constexpr int64_t kPage = 64;        // positions in a page; runtime/step.py PAGE
 inline constexpr int64_t kKeyBlock = 256;   // keys that share one maximum; absolute positions
+inline constexpr int64_t kRun = 32;         // elements that share a scale; program.py KV_GROUP
 inline constexpr int64_t kMaxQueries = 48;  // query rows times heads of one attend call
+
+// How the store holds keys and values; src/fewbit/program.py says how each rounds.
+enum class CacheType : uint8_t { kF32, kF16, kBf16, kInt8, kInt4 };
+inline constexpr int kCacheTypes = 5;
+
+inline constexpr bool is_integer(CacheType type) {
+  return type == CacheType::kInt8 || type == CacheType::kInt4;
+}
 
 // Consecutive query rows of one sequence, and the query heads that share one key head.
 //
-// The store has for each page [keys | values]: keys as [page / 16][head_dim][16 keys], values as
-// [page][head_dim rounded up to 16].
+// The store has for each page [keys | values]. As floats: keys as [page / 16][head_dim][16 keys],
+// values as [page][head_dim rounded up to 16]. As integers, in runs of 32 elements of the head:
+// - keys as [page / 16][runs][codes | 16 fp16 scales]; int8 codes are [16 pairs][16 keys][2], int4
+//   codes [16 pairs][16 keys] with a pair's first element in the low half of its byte;
+// - values as [page][runs][codes], then [page][runs] fp16 scales; int8 codes are [32], int4 codes
+//   [16] with element j in the low half of byte j and element j + 16 in the high half.
+// An int4 code c lies as c + 8.
 struct Attend {
   const float* q;  // row i, head h at q + i * q_stride + h * head_dim
   int64_t q_stride;
@@ -42,6 +56,10 @@ struct Attend {
 
 size_t attend_scratch_floats(int64_t head_dim);
 
+// Bytes of a page's keys, or of its values, of one key head.
+size_t page_key_bytes(CacheType type, int64_t head_dim);
+size_t page_value_bytes(CacheType type, int64_t head_dim);
+
 // The first block that a row at `position` reads, and the one after its last.
 inline int64_t first_block(int64_t position, int64_t window) {
   return window > 0 && position >= window ? (position - window + 1) / kKeyBlock : 0;
@@ -65,6 +83,8 @@ struct OpKernels {
   void (*rms_norm)(const float* x, const float* weight, int64_t width, float eps, float* out);
   // One head: halves (a, b) -> (a cos - b sin, b cos + a sin); table = [cos | sin].
   void (*rope)(const float* x, const float* table, int64_t head_dim, float* out);
+  // One head: x H / sqrt(head_dim), as Hadamard of program.py has it; head_dim a power of two.
+  void (*hadamard)(const float* x, int64_t head_dim, float* out);
   void (*scale)(float* x, float factor, int64_t n);
   void (*add)(const float* x, const float* y, int64_t n, float* out);
   void (*silu_gate)(const float* gate, const float* up, int64_t n, float* out);
@@ -73,7 +93,7 @@ struct OpKernels {
   // One head's blocks, ascending, into its result; scratch of head_dim rounded up to 16.
   void (*merge_partials)(const float* partials, int64_t blocks, int64_t head_dim, float* scratch,
                          float* out);
-  StoreKernels f16, f32;
+  StoreKernels store[kCacheTypes];
 };
 
 // The table of an instruction set; kAmx uses that of kAvx512Vnni.

@@ -3,6 +3,6 @@
 
 namespace fewbit {
 
-const OpKernels kOpsAvx2 = make_op_kernels<Avx2, RegisterShape<4, 1>>();
+const OpKernels kOpsAvx2 = make_op_kernels<Avx2, RegisterShape<4, 1>, RegisterShape<2, 2>>();
 
 }  // namespace fewbit

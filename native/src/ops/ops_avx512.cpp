@@ -3,6 +3,6 @@
 
 namespace fewbit {
 
-const OpKernels kOpsAvx512 = make_op_kernels<Avx512, RegisterShape<6, 4>>();
+const OpKernels kOpsAvx512 = make_op_kernels<Avx512, RegisterShape<6, 4>, RegisterShape<6, 4>>();
 
 }  // namespace fewbit

@@ -3,6 +3,7 @@
 
 #include "ops/attention.h"
 #include "ops/elementwise.h"
+#include "ops/hadamard.h"
 #include "ops/ops.h"
 
 namespace fewbit {
@@ -14,19 +15,28 @@ struct RegisterShape {
   static constexpr int kTiles = Tiles;
 };
 
-template <class S, class Shape>
+template <class S, class Stored, class Shape>
+constexpr StoreKernels make_store_kernels() {
+  return {store_key<S, Stored>, store_value<S, Stored>, attend<S, Stored, Shape>};
+}
+
+// Values of an integer store come two tiles at a time, so IntegerShape has an even number.
+template <class S, class Shape, class IntegerShape>
 constexpr OpKernels make_op_kernels() {
   return {
       rms_norm<S>,
       rope<S>,
+      hadamard<S>,
       scale<S>,
       add<S>,
       silu_gate<S>,
       gelu_gate<S>,
       softcap<S>,
       merge_partials<S>,
-      {store_key<S, StoredF16<S>>, store_value<S, StoredF16<S>>, attend<S, StoredF16<S>, Shape>},
-      {store_key<S, StoredF32<S>>, store_value<S, StoredF32<S>>, attend<S, StoredF32<S>, Shape>},
+      {make_store_kernels<S, StoredF32<S>, Shape>(), make_store_kernels<S, StoredF16<S>, Shape>(),
+       make_store_kernels<S, StoredBf16<S>, Shape>(),
+       make_store_kernels<S, StoredInt8<S>, IntegerShape>(),
+       make_store_kernels<S, StoredInt4<S>, IntegerShape>()},
   };
 }
 

@@ -123,6 +123,7 @@ struct Avx2 {
   FEWBIT_INLINE I32 madd16(I32 a, I32 b) {
     return {_mm256_madd_epi16(a.lo, b.lo), _mm256_madd_epi16(a.hi, b.hi)};
   }
+  FEWBIT_INLINE I32 dot2(I32 acc, I32 a, I32 b) { return add(acc, madd16(a, b)); }
   template <int N>
   FEWBIT_INLINE I32 shift_left(I32 a) {
     return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
@@ -160,6 +161,10 @@ struct Avx2 {
   FEWBIT_INLINE I32 load_i8_i32(const void* p) {
     const __m128i b = _mm_loadu_si128(static_cast<const __m128i*>(p));
     return {_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_srli_si128(b, 8))};
+  }
+  FEWBIT_INLINE I32 load_i8_i16(const void* p) {
+    const auto* b = static_cast<const __m128i*>(p);
+    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(b)), _mm256_cvtepi8_epi16(_mm_loadu_si128(b + 1))};
   }
   FEWBIT_INLINE U8 pack_i8(I32 a, I32 b, I32 c, I32 d) { return {pack_32(a, b), pack_32(c, d)}; }
   FEWBIT_INLINE I32 add_quads(I32 a) { return {add_quads_256(a.lo), add_quads_256(a.hi)}; }

@@ -60,6 +60,7 @@ struct Avx512 {
   FEWBIT_INLINE I32 mul(I32 a, I32 b) { return _mm512_mullo_epi32(a, b); }
   FEWBIT_INLINE I32 max(I32 a, I32 b) { return _mm512_max_epi32(a, b); }
   FEWBIT_INLINE I32 madd16(I32 a, I32 b) { return _mm512_madd_epi16(a, b); }
+  FEWBIT_INLINE I32 dot2(I32 acc, I32 a, I32 b) { return _mm512_dpwssd_epi32(acc, a, b); }
   template <int N>
   FEWBIT_INLINE I32 shift_left(I32 a) {
     return _mm512_slli_epi32(a, N);
@@ -87,6 +88,9 @@ struct Avx512 {
   }
   FEWBIT_INLINE I32 load_i8_i32(const void* p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  FEWBIT_INLINE I32 load_i8_i16(const void* p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
   }
   FEWBIT_INLINE U8 pack_i8(I32 a, I32 b, I32 c, I32 d) {
     // Both packs work within 128 bits: dword 4 i + j of the result is quarter i of vector j.

@@ -141,6 +141,9 @@ struct Portable {
       return word(low) + word(high);
     });
   }
+  FEWBIT_INLINE I32 dot2(const I32& acc, const I32& a, const I32& b) {
+    return add(acc, madd16(a, b));
+  }
   template <int N>
   FEWBIT_INLINE I32 shift_left(const I32& a) {
     return each<I32>([&](int i) { return word(a.v[i]) << N; });
@@ -173,6 +176,13 @@ struct Portable {
   }
   FEWBIT_INLINE I32 load_i8_i32(const void* p) {
     return each<I32>([&](int i) { return static_cast<const int8_t*>(p)[i]; });
+  }
+  FEWBIT_INLINE I32 load_i8_i16(const void* p) {
+    const auto* b = static_cast<const int8_t*>(p);
+    return each<I32>([&](int i) {
+      return static_cast<int32_t>(static_cast<uint32_t>(b[2 * i + 1]) << 16 |
+                                  static_cast<uint16_t>(b[2 * i]));
+    });
   }
   FEWBIT_INLINE U8 pack_i8(const I32& a, const I32& b, const I32& c, const I32& d) {
     const I32* parts[4] = {&a, &b, &c, &d};

@@ -22,9 +22,11 @@
 //   reduce_max(a, b, max_a, max_b) of I32, two at once
 //   shift_left<N>, shift_right<N> (arithmetic)
 //   madd16(a, b)         per lane the sum of the two products of signed 16-bit halves
+//   dot2(acc, a, b)      acc + madd16(a, b), wrapping
 //   load_f16, load_bf16  16 halves -> F32, exact (a signalling NaN becomes quiet)
 //   store_f16            16 floats -> halves, to nearest even, subnormals and overflow included
 //   load_u8_i32, load_i8_i32   16 bytes -> I32
+//   load_i8_i16          32 signed bytes -> the signed 16-bit halves of 16 lanes, low half first
 //   pack_i8(a, b, c, d)  64 values in -128..127 -> bytes, a's first
 //   load_u8, store_u8, set1_u8, and_u8, or_u8, add_u8, sub_u8 (wrapping)
 //   srl<N>, sll<N>       of 16-bit words: bits cross between bytes, the caller masks

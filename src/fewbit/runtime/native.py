@@ -22,6 +22,7 @@ from fewbit.program import (
     Buffer,
     Embed,
     GatedActivation,
+    Hadamard,
     Linear,
     Op,
     RmsNorm,
@@ -251,6 +252,10 @@ class _ProgramWriter:
     @_write.register
     def _(self, op: Rope, out: int) -> None:
         self.program.rope(out, self._buffers[op.x], self._buffers[op.table], op.head_dim)
+
+    @_write.register
+    def _(self, op: Hadamard, out: int) -> None:
+        self.program.hadamard(out, self._buffers[op.x], op.head_dim)
 
     @_write.register
     def _(self, op: Attention, out: int) -> None:
