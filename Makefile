@@ -8,7 +8,11 @@ PEER := $(shell sed -n 's/.*"\(llama-cpp-python==[^"]*\)".*/\1/p' pyproject.toml
 PEER_FLAGS := $(if $(filter x86_64,$(shell uname -m)),-mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-interop check format bench clean
+# `make bench LARGE=FILE` names Qwen2.5-Coder-1.5B-Instruct in Q4_K_M; rows without it say so.
+VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE))
+
+.PHONY: demo test test-interop check format clean
+.PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
 
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
 	$(BIN)/fewbit compress $(MODEL) --out demo
@@ -33,11 +37,26 @@ format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(filter %.cpp %.h,$(NATIVE))
 
-bench: .venv/interop  ## speed and memory against llama.cpp on this machine
+bench: .venv/interop  ## every figure: start, kernels, memory, and all rows against llama.cpp
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/versus.py
+	$(VERSUS) --json build/benchmarks/versus.json
+
+bench-speed: .venv/interop  ## one sequence: decoding, prompts, blocks of a few tokens
+	$(VERSUS) small large
+
+bench-engine: .venv/interop  ## many sequences, Python's share, a busy neighbour
+	$(VERSUS) concurrent python neighbour
+
+bench-long: .venv/interop  ## decoding behind 8,192 tokens with int8 keys and values
+	$(VERSUS) long
+
+bench-threads: .venv/interop  ## one thread and two
+	$(VERSUS) threads
+
+bench-start: .venv/interop  ## load to first token, from the start of the process
+	$(VERSUS) start
 
 clean:
 	rm -rf .venv build demo

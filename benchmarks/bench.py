@@ -1,0 +1,85 @@
+"""What every part of the benchmark is given, and how two engines take turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models import Models
+from processes import Worker
+
+Measure = Callable[[Worker, str], float]
+"""Has a worker do something under a setting; larger is better."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    prompt: int = 512
+    decode: int = 64
+    block_rounds: int = 24
+    generated: int = 128
+    steps: int = 500
+    context: int = 8192
+    behind: int = 24
+    """Tokens decoded behind that context."""
+
+
+QUICK = Sizes(64, 8, 3, 8, 40, 512, 4)
+"""Enough to see that everything runs; the figures mean nothing."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The choices of one run."""
+
+    models: Models
+    peer_python: str
+    vllm_python: str | None
+    vllm_model: Path | None
+    threads: int
+    rounds: int
+    sizes: Sizes
+    notes: list[str] = field(default_factory=list)
+    """Conditions to print below the table, in the order they became known."""
+
+    def ours(self, model: Path, **options: str | int) -> Worker:
+        """Start fewbit with a model."""
+        chosen = {"threads": self.threads, **options}
+        return Worker(sys.executable, "fewbit_native.py", model, **chosen)
+
+    def peer(self, model: Path, **options: str | int) -> Worker:
+        """Start llama.cpp with a model."""
+        chosen = {"threads": self.threads, **options}
+        return Worker(self.peer_python, "llama_cpp_peer.py", model, **chosen)
+
+    @contextmanager
+    def both(self, model: Path, **options: str | int) -> Iterator[tuple[Worker, Worker]]:
+        """Start fewbit and llama.cpp with the same model."""
+        with self.ours(model, **options) as ours, self.peer(model, **options) as peer:
+            self.note("; ".join(ours.ask("facts")["kernels"]))
+            self.note(peer.ask("facts")["system"])
+            yield ours, peer
+
+    def note(self, text: str) -> None:
+        """Keep a condition, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def take_turns(
+    ours: Worker, peer: Worker, settings: Sequence[str], measure: Measure, rounds: int
+) -> tuple[str, list[tuple[float, float]]]:
+    """Try the peer's settings, then measure both `rounds` times, one after the other.
+
+    Returns:
+        The peer's best setting, and (ours, peer's) of each round.
+    """
+    trials = {setting: max(measure(peer, setting) for _ in range(2)) for setting in settings}
+    best = max(trials, key=lambda setting: trials[setting])
+    measure(ours, "default")
+    return best, [(measure(ours, "default"), measure(peer, best)) for _ in range(rounds)]
