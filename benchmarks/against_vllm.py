@@ -35,5 +35,5 @@ def vllm(bench: Bench) -> Iterator[Row]:
                 )
                 return rate
 
-            _, pairs = take_turns(ours, peer, ["default"], measure, bench.rounds)
+            pairs = take_turns(ours, peer, "default", measure, bench.rounds)
             yield compared(f"{model.name} bf16, {sequences} at once", pairs, 0, "vLLM")

@@ -11,6 +11,9 @@ from pathlib import Path
 from models import Models
 from processes import Worker
 
+WARM_UP = 4
+"""Tokens decoded before anything is measured: every page of the weights is touched."""
+
 Measure = Callable[[Worker, str], float]
 """Has a worker do something under a setting; larger is better."""
 
@@ -61,6 +64,8 @@ class Bench:
     def both(self, model: Path, **options: str | int) -> Iterator[tuple[Worker, Worker]]:
         """Start fewbit and llama.cpp with the same model."""
         with self.ours(model, **options) as ours, self.peer(model, **options) as peer:
+            for worker in (ours, peer):
+                worker.ask("decode", tokens=WARM_UP)
             self.note("; ".join(ours.ask("facts")["kernels"]))
             self.note(peer.ask("facts")["system"])
             yield ours, peer
@@ -71,15 +76,14 @@ class Bench:
             self.notes.append(text)
 
 
-def take_turns(
-    ours: Worker, peer: Worker, settings: Sequence[str], measure: Measure, rounds: int
-) -> tuple[str, list[tuple[float, float]]]:
-    """Try the peer's settings, then measure both `rounds` times, one after the other.
+def best_of(peer: Worker, settings: Sequence[str], measure: Measure) -> str:
+    """Try each of the peer's settings once and return the fastest."""
+    return max(settings, key=lambda setting: measure(peer, setting))
 
-    Returns:
-        The peer's best setting, and (ours, peer's) of each round.
-    """
-    trials = {setting: max(measure(peer, setting) for _ in range(2)) for setting in settings}
-    best = max(trials, key=lambda setting: trials[setting])
+
+def take_turns(
+    ours: Worker, peer: Worker, setting: str, measure: Measure, rounds: int
+) -> list[tuple[float, float]]:
+    """Measure both `rounds` times, one after the other; return (ours, peer's) of each round."""
     measure(ours, "default")
-    return best, [(measure(ours, "default"), measure(peer, best)) for _ in range(rounds)]
+    return [(measure(ours, "default"), measure(peer, setting)) for _ in range(rounds)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 
 import numpy as np
-from bench import Bench, take_turns
+from bench import Bench, best_of, take_turns
 from processes import Worker, busy_neighbour
 from table import Row, at_most, compared
 
@@ -26,24 +27,22 @@ def concurrent(bench: Bench) -> Iterator[Row]:
     fewbit draws from the whole vocabulary; llama.cpp may take the faster of that and the 40
     likeliest.
     """
-    model, count = bench.models.small("q4_0"), bench.sizes.generated
-
-    def measure(worker: Worker, setting: str) -> float:
-        setting, _, sampling = setting.partition(", ")
-        rate: float = worker.ask(
-            "concurrent",
-            setting,
-            sequences=SEQUENCES,
-            tokens=count,
-            sampling=sampling or SAMPLING[0],
-        )
-        return rate
-
+    count = bench.sizes.generated
     settings = [f"{setting}, {sampling}" for setting in SETTINGS for sampling in SAMPLING]
-    with bench.both(model, context=256, sequences=SEQUENCES) as (ours, peer):
-        best, pairs = take_turns(ours, peer, settings, measure, bench.rounds)
+    options = {"context": 256, "sequences": SEQUENCES}
+    with bench.both(bench.models.small("q4_0"), **options) as (ours, peer):
+        best = best_of(peer, settings, partial(_drawn, count // 4))
+        pairs = take_turns(ours, peer, best, partial(_drawn, count), bench.rounds)
     work = f"SmolLM2 Q4_0, {SEQUENCES} at once, {count} each, sampled"
     yield compared(work, pairs, 3.0, best.replace(f" sequences={SEQUENCES}", ""))
+
+
+def _drawn(tokens: int, worker: Worker, setting: str) -> float:
+    """Return tokens per second; a setting is the context's, a comma, and how tokens are drawn."""
+    context, _, sampling = setting.partition(", ")
+    asked = {"sequences": SEQUENCES, "tokens": tokens, "sampling": sampling or SAMPLING[0]}
+    rate: float = worker.ask("concurrent", context, **asked)
+    return rate
 
 
 def python(bench: Bench) -> Iterator[Row]:

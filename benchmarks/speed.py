@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from bench import Bench, take_turns
+from bench import Bench, best_of, take_turns
 from processes import Worker
 from table import PERCENT, Row, at_least, at_most, compared, not_run, spread
 
@@ -101,7 +101,8 @@ def _decode(bench: Bench, work: str, ours: Worker, peer: Worker, least: float) -
     def measure(worker: Worker, setting: str) -> float:
         return _rate(worker, setting, count)
 
-    best, pairs = take_turns(ours, peer, ATTENTION, measure, bench.rounds)
+    best = best_of(peer, ATTENTION, measure)
+    pairs = take_turns(ours, peer, best, measure, bench.rounds)
     return compared(work, pairs, least, best)
 
 
@@ -112,7 +113,8 @@ def _prompt(bench: Bench, name: str, ours: Worker, peer: Worker) -> Row:
         rate: float = worker.ask("prompt", setting, tokens=count)
         return rate
 
-    best, pairs = take_turns(ours, peer, PROMPT_SETTINGS, measure, bench.rounds)
+    best = best_of(peer, PROMPT_SETTINGS, measure)
+    pairs = take_turns(ours, peer, best, measure, bench.rounds)
     return compared(f"{name}, prompt of {count}", pairs, 2.5, best)
 
 

@@ -40,8 +40,8 @@ class Peer:
         return {**tasks.step_tasks(self), "facts": self.facts, "concurrent": self.concurrent}
 
     def use(self, setting: str) -> None:
-        if setting == "default":
-            setting = "plain"
+        if setting == "default":  # quantized values need flash attention
+            setting = "plain" if self._kv == llama.GGML_TYPE_F16 else "flash"
         if setting not in self._contexts:
             self._contexts[setting] = self._new_context(setting)
         self._context = self._contexts[setting]

@@ -17,7 +17,8 @@ def bench(  # noqa: PLR0913
     prompt: int = 512,
     tokens: int = 128,
     concurrency: str = "1,4,16",
-    kv: Literal["f16", "f32"] = "f16",
+    kv: Literal["f16", "bf16", "int8", "int4"] = "f16",
+    rotate_keys: Annotated[bool, Parameter(negative="")] = False,
     threads: int | None = None,
     json: JsonOption = None,
 ) -> int:
@@ -31,6 +32,7 @@ def bench(  # noqa: PLR0913
         tokens: Tokens that each request generates.
         concurrency: How many requests at once; several numbers, separated by commas.
         kv: How keys and values are stored.
+        rotate_keys: Rotate keys before they are stored.
         threads: Of the native executor; every core by default.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
@@ -47,6 +49,7 @@ def bench(  # noqa: PLR0913
         concurrency=_counts(concurrency),
         threads=threads,
         cache_type=CacheType(kv),
+        rotate_keys=rotate_keys,
     )
     path = locate(model)
     with progress_bar() as bar:

@@ -33,8 +33,9 @@ from fewbit.program import CacheType
 from fewbit.records.generation import GenerationRecord
 from fewbit.records.speed import MachineSpeed, SpeedReport, SpeedRun, UnitPeak, Work
 from fewbit.runtime.executor import Executor
+from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.machine import ReadProbe, measure_integer_peaks, size_beyond_caches
-from fewbit.runtime.native import NativeExecutor, available_cores
+from fewbit.runtime.native import available_cores
 from fewbit.runtime.step import PAGE, StepInput
 from fewbit.sampling import SamplingParams
 
@@ -61,6 +62,7 @@ class SpeedSettings:
     concurrency: tuple[int, ...] = (1, 4, 16)
     threads: int | None = None
     cache_type: CacheType = CacheType.F16
+    rotate_keys: bool = False
     buffer_bytes: int | None = None
     """Of the buffer that measures memory; None for one that no cache holds."""
 
@@ -87,6 +89,7 @@ def measure_speed(
         context=settings.prompt + settings.tokens,
         sequences=most,
         cache_type=settings.cache_type,
+        rotate_keys=settings.rotate_keys,
     )
     notify("loading")
     begun = time.perf_counter()
@@ -107,6 +110,7 @@ def measure_speed(
         kernels=loaded.runner.kernels,
         conditions=conditions(loaded.runner.kernels, threads, "native"),
         cache_type=settings.cache_type.value,
+        rotated_keys=settings.rotate_keys,
         prompt=settings.prompt,
         tokens=settings.tokens,
         temperature=TEMPERATURE,
@@ -200,7 +204,7 @@ class _Stand:
         self._settings = settings
         self._timed = _TimedExecutor(loaded.runner.executor)
         self._served = replace(loaded.served, executor=self._timed)
-        self._limits = Limits(sequences=max(settings.concurrency), keep_prefix=True)
+        self._limits = Limits(sequences=max(settings.concurrency))
         self._prompts = 0
 
     def warm_up(self) -> None:
@@ -263,7 +267,7 @@ class _Stand:
     def _work(self, sequences: int) -> Work:
         program, kernels = self._runner.program, self._runner.kernels
         context = self._settings.prompt + self._settings.tokens // 2
-        cached = cache_bytes(program, _position_bytes(self._runner.executor), context)
+        cached = cache_bytes(program, page_bytes(program) / PAGE, context)
         return Work(
             weight_bytes=weight_bytes(program, kernels),
             cache_bytes=sequences * cached,
@@ -275,11 +279,6 @@ def _tokens(number: int, length: int, vocabulary: int) -> tuple[int, ...]:
     """Return a prompt's ids: spread over the vocabulary, the first one its own."""
     ids = (number * 104_729 + np.arange(length) * 7919) % vocabulary
     return tuple(ids.tolist())
-
-
-def _position_bytes(executor: Executor) -> float:
-    assert isinstance(executor, NativeExecutor)
-    return executor.store_bytes / (executor.pages * PAGE)
 
 
 def _peak_memory() -> int:

@@ -82,6 +82,8 @@ class SpeedReport(Record, frozen=True, kw_only=True):
     conditions: Conditions
     cache_type: str
     """How keys and values are stored."""
+    rotated_keys: bool
+    """Keys were rotated before they were stored."""
     prompt: int
     """Tokens of each prompt."""
     tokens: int

@@ -56,11 +56,12 @@ def _rows(report: SpeedReport, run: SpeedRun) -> list[tuple[str, str]]:
 
 
 def _model_lines(report: SpeedReport) -> list[str]:
+    rotated = ", keys rotated" if report.rotated_keys else ""
     kernels = ", ".join(sorted({kernel.kernel for kernel in report.kernels}))
     return [
         f"Loaded in {report.load_seconds:.2f} s, peak memory {size(report.peak_memory_bytes)}; "
         f"{report.tokens} tokens a request at temperature {report.temperature}; "
-        f"keys and values in {report.cache_type}; kernels {kernels}."
+        f"keys and values in {report.cache_type}{rotated}; kernels {kernels}."
     ]
 
 
