@@ -67,6 +67,13 @@ def test_a_draft_changes_nothing(model, capsys, sampling):
     assert drafted.generation.draft.draft == "ngram"
 
 
+def test_a_forced_instruction_set_is_in_the_record_and_changes_nothing(model, capsys):
+    best = report_of(capsys, model, "-p", "abc", "--max-tokens", 5)
+    forced = report_of(capsys, model, "-p", "abc", "--max-tokens", 5, "--isa", "portable")
+    assert forced.conditions.isa == "portable"
+    assert forced.tokens == best.tokens
+
+
 def test_the_template_is_used_by_default_and_can_be_left_out(model, capsys):
     chat = report_of(capsys, model, "-p", "hi", "--max-tokens", 2)
     raw = report_of(capsys, model, "-p", "hi", "--max-tokens", 2, "--raw")
@@ -133,6 +140,9 @@ def test_a_stop_string_ends_the_text(model, capsys):
         (("-p", "", "--raw"), "the prompt has no tokens"),
         (("-p", "x" * 600, "--raw"), "600 tokens and the context holds 512"),
         (("-p", "x", "--context", 9999), "context is 9999"),
+        (("-p", "x", "--isa", "mmx"), "No instruction set 'mmx'"),
+        (("-p", "x", "--kernel", "q4"), "'q4' is no kernel"),
+        (("-p", "x", "--kernel", "f32/f32/avx2", "--executor", "reference"), "which has none"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(model, capsys, arguments, words):

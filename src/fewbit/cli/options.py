@@ -110,6 +110,11 @@ class RunOptions:
     executor: Annotated[
         Literal["native", "reference"], Parameter(help="reference is NumPy: slow, the truth.")
     ] = "native"
+    isa: Annotated[str | None, Parameter(help="Force an instruction set, such as avx2.")] = None
+    kernel: Annotated[
+        str | None,
+        Parameter(help="Force a kernel of `inspect --kernels`, where the weights are its own."),
+    ] = None
     strict: Annotated[
         bool,
         Parameter(help="Refuse a model that would not be run in its own formats.", negative=""),
@@ -123,6 +128,8 @@ class RunOptions:
             executor=self.executor,
             threads=self.threads,
             context=self.context,
+            isa=self.isa,
+            kernel=self.kernel,
             strict=self.strict,
         )
 
