@@ -71,3 +71,27 @@ def test_bad_input_is_one_line_and_2(extra, folder, capsys):
     error = capsys.readouterr().err
     assert error.startswith("fewbit: ")
     assert error.count("\n") == 1
+
+
+def test_a_cache_of_fewer_bits_is_measured_against_f16(folder, capsys):
+    """A model against itself: nothing but the cache can make a difference."""
+    source, record = str(folder / "source"), folder / "kv.json"
+    arguments = ["eval", source, "--against", source, *ONE]
+    arguments += ["--text", str(folder / "text.jsonl"), "--json", str(record)]
+    divergences = []
+    for options in ([], ["--kv", "bf16", "--rotate-keys"]):
+        assert app.run([*arguments, *options]) in {0, 3}
+        found = from_json(Evaluation, record.read_bytes(), name="kv")
+        divergences.append(found.divergence.mean.value)
+    assert divergences[0] == 0.0 < divergences[1]
+    assert (found.conditions.kv, found.conditions.rotated_keys) == ("bf16", True)
+    assert "KV cache of bf16, its keys rotated" in found.notes[0]
+
+
+def test_a_cache_type_that_there_is_not_is_refused(folder, capsys):
+    source = str(folder / "source")
+    assert app.run(["eval", source, "--against", source, "--kv", "int3"]) == 2
+    assert "int8" in capsys.readouterr().err
+    assert app.run(["eval", source, "--against", source, *ONE, "--kv", "int4"]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "heads of a multiple of 32 elements, and this model's have 16" in message

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.cache import KvOption, RotateOption
 from fewbit.cli.output import HtmlOption, JsonOption
 
 
@@ -20,6 +21,8 @@ def eval(  # noqa: PLR0913
     threads: int | None = None,
     executor: str = "native",
     isa: str | None = None,
+    kv: KvOption = "f16",
+    rotate_keys: RotateOption = False,
     strict: Annotated[bool, Parameter(negative="")] = False,
     html: HtmlOption = None,
     json: JsonOption = None,
@@ -39,11 +42,15 @@ def eval(  # noqa: PLR0913
         executor: native, or reference (slow, the truth in tests).
         isa: An instruction set to force.
         strict: Refuse models that would not be run in their own formats.
+        kv: How the candidate stores keys and values; the source keeps f16. A model against itself
+            shows the effect of the KV cache alone.
+        rotate_keys: Rotate the candidate's keys before they are stored.
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
     from fewbit.atomic import write_bytes
     from fewbit.calibrate.text import evaluation_text
+    from fewbit.cli.cache import cache_type
     from fewbit.cli.output import deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
@@ -52,7 +59,13 @@ def eval(  # noqa: PLR0913
     from fewbit.report.terminal import print_evaluation
 
     settings = EvaluationSettings(
-        windows=windows, threads=threads, executor=executor, isa=isa, strict=strict
+        windows=windows,
+        threads=threads,
+        executor=executor,
+        isa=isa,
+        strict=strict,
+        kv=cache_type(kv),
+        rotate_keys=rotate_keys,
     )
     source, measured = locate(against), locate(candidate)
     documents = evaluation_text(text)

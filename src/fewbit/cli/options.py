@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from fewbit.cli.cache import KV_HELP, ROTATE_HELP, KvOption, RotateOption, cache_type
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class RunOptions:
         str | None,
         Parameter(help="Force a kernel of `inspect --kernels`, where the weights are its own."),
     ] = None
+    kv: Annotated[KvOption, Parameter(help=KV_HELP)] = "f16"
+    rotate_keys: Annotated[RotateOption, Parameter(help=ROTATE_HELP)] = False
     strict: Annotated[
         bool,
         Parameter(help="Refuse a model that would not be run in its own formats.", negative=""),
@@ -131,6 +134,8 @@ class RunOptions:
             isa=self.isa,
             kernel=self.kernel,
             strict=self.strict,
+            cache_type=cache_type(self.kv),
+            rotate_keys=self.rotate_keys,
         )
 
     def speculation(self) -> Speculation | None:
@@ -154,7 +159,13 @@ class RunOptions:
         from fewbit.runtime.native import available_cores
 
         threads = self.threads or available_cores()
-        return conditions(loaded.runner.kernels, threads, self.executor)
+        return conditions(
+            loaded.runner.kernels,
+            threads,
+            self.executor,
+            kv=self.kv,
+            rotated_keys=self.rotate_keys,
+        )
 
 
 SAMPLING = SamplingOptions()

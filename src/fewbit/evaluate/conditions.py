@@ -13,7 +13,14 @@ from fewbit.records.evaluation import Conditions
 from fewbit.records.kernels import KernelRecord
 
 
-def conditions(kernels: Iterable[KernelRecord], threads: int, executor: str) -> Conditions:
+def conditions(
+    kernels: Iterable[KernelRecord],
+    threads: int,
+    executor: str,
+    *,
+    kv: str = "f16",
+    rotated_keys: bool = False,
+) -> Conditions:
     """Describe the machine and the software of this run."""
     return Conditions(
         cpu=processor(),
@@ -24,6 +31,8 @@ def conditions(kernels: Iterable[KernelRecord], threads: int, executor: str) -> 
         numpy=np.__version__,
         fewbit=__version__,
         executor=executor,
+        kv=kv,
+        rotated_keys=rotated_keys,
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
+from fewbit.program import CacheType
 from fewbit.records.evaluation import Evaluation, Gate, Outcome, TensorError, TextFacts, Verdict
 from fewbit.records.kernels import kernel_fallbacks
 from fewbit.records.model import ModelFacts
@@ -52,6 +53,10 @@ class EvaluationSettings:
     """An instruction set to force; None for the best."""
     strict: bool = False
     """Refuse models of which some matrix would not be run as it is stored."""
+    kv: CacheType = CacheType.F16
+    """How the candidate's keys and values are stored; the source's stay f16."""
+    rotate_keys: bool = False
+    """Whether the candidate's keys pass a Hadamard transform before they are stored."""
 
     def __post_init__(self) -> None:
         for name, least in (("windows", 1), ("window_tokens", 8), ("screen_windows", 1)):
@@ -61,7 +66,7 @@ class EvaluationSettings:
         self.run_settings()
 
     def run_settings(self) -> RunSettings:
-        """Return how both models are run: one sequence of one window at a time."""
+        """Return how the source is run: one sequence of one window at a time."""
         return RunSettings(
             executor=self.executor,
             threads=self.threads,
@@ -69,6 +74,11 @@ class EvaluationSettings:
             isa=self.isa,
             strict=self.strict,
         )
+
+    def candidate_settings(self) -> RunSettings:
+        """Return how the candidate is run: as the source, on a KV cache of its own type."""
+        settings = self.run_settings()
+        return replace(settings, cache_type=self.kv, rotate_keys=self.rotate_keys)
 
 
 Progress = Callable[[int, int], None]
@@ -105,7 +115,8 @@ def _evaluate(
     started = time.perf_counter()
     identity = check_identity(source, candidate)
     windows = _windows(source, documents, settings)
-    one, other = (runner_of(s.model, settings.run_settings()) for s in (source, candidate))
+    one = runner_of(source.model, settings.run_settings())
+    other = runner_of(candidate.model, settings.candidate_settings())
     measured = _measure(_Measuring(source, one, other, documents, windows, settings), progress)
     axes = measured.axes
     facts = model_facts(source.model)
@@ -124,10 +135,16 @@ def _evaluate(
         tensors=errors,
         source_kernels=one.kernels,
         candidate_kernels=other.kernels,
-        conditions=conditions(other.kernels, _threads(settings), settings.executor),
+        conditions=conditions(
+            other.kernels,
+            _threads(settings),
+            settings.executor,
+            kv=settings.kv.value,
+            rotated_keys=settings.rotate_keys,
+        ),
         gate=measured.gate,
         verdict=measured.verdict,
-        notes=_notes(facts, one, other, errors),
+        notes=(*_cache_notes(settings), *_notes(facts, one, other, errors)),
         seconds=time.perf_counter() - started,
     )
 
@@ -233,6 +250,16 @@ def _text_facts(run: _Measuring, scores: Scores, windows: tuple[Window, ...]) ->
         tokens=sum(len(window.tokens) for window in windows),
         positions=len(scores.owners),
         bos=describe_prefix(run.subject.tokenizer),
+    )
+
+
+def _cache_notes(settings: EvaluationSettings) -> tuple[str, ...]:
+    if settings.kv is CacheType.F16 and not settings.rotate_keys:
+        return ()
+    rotated = ", its keys rotated" if settings.rotate_keys else ""
+    return (
+        f"The candidate ran on a KV cache of {settings.kv.value}{rotated}, the source on one of "
+        "f16: the figures count what that cache loses too.",
     )
 
 

@@ -141,6 +141,9 @@ class Conditions(Record, frozen=True, kw_only=True):
     numpy: str
     fewbit: str
     executor: str
+    kv: str = "f16"
+    """How keys and values were stored, a candidate's where two models ran."""
+    rotated_keys: bool = False
 
 
 class Gate(Record, frozen=True, kw_only=True):
