@@ -15,11 +15,15 @@ import time
 import numpy as np
 
 from fewbit import _native
-from fewbit.formats.registry import BLOCK_FORMATS
-from fewbit.formats.spec import QuantTensor
+from fewbit.formats.registry import encode, parse_format
+from fewbit.formats.spec import BlockSpec, QuantSpec, QuantTensor
 from fewbit.runtime.pack import pack
 
-FORMATS = ("q4_0", "q4_1", "q4_k", "q5_0", "q6_k", "q8_0", "bf16")
+FORMATS = (
+    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq4_nl", "iq4_xs", "mxfp4", "int2-g32", "int3-g32", "int4-g128", "int4-g32-asym"),
+    *("int7-g32", "bf16"),
+)
 FEW_ROWS = (2, 4, 8, 16)
 MANY_ROWS = (64, 256, 512)
 WIDE = (16384, 2048)
@@ -30,9 +34,14 @@ NARROW = (256, 1536)
 
 def random_matrix(name: str, shape: tuple[int, int]) -> QuantTensor:
     """Bytes that decode to finite values; floats are normal numbers, as subnormal ones are slow."""
-    spec = BLOCK_FORMATS[name].spec
+    spec = parse_format(name)
     rng = np.random.default_rng(0)
+    if isinstance(spec, QuantSpec):
+        return encode(rng.standard_normal(shape, np.float32), spec)
+    assert isinstance(spec, BlockSpec)
     codes = rng.integers(0, 60, (shape[0], spec.row_bytes(shape[1])), dtype=np.uint8)
+    if name == "mxfp4":
+        codes[:, :: spec.block_bytes] = 128
     if spec.block_size == 1:
         codes[:, spec.block_bytes - 1 :: spec.block_bytes] = 60
     return QuantTensor(spec, shape, codes)
@@ -56,7 +65,7 @@ def measure(name: str, isa: str, bandwidth: float, repeats: int) -> str:
     x = rng.standard_normal((max(MANY_ROWS), WIDE[1])).astype(np.float32)
     one = _native.time_multiply(wide, x[:1], isa, repeats)
     rate = wide.nbytes / one
-    cells = [f"{name:>5}", f"{rate / 1e9:8.1f}", f"{100 * rate / bandwidth:6.0f}%"]
+    cells = [f"{name:>13}", f"{rate / 1e9:8.1f}", f"{100 * rate / bandwidth:6.0f}%"]
     for rows in FEW_ROWS:
         cells.append(f"{_native.time_multiply(wide, x[:rows], isa, repeats) / one:7.2f}")
     narrow = pack(random_matrix(name, NARROW))
@@ -77,7 +86,7 @@ def main() -> None:
     print(f"{arguments.isa}, one thread; plain reading: {bandwidth / 1e9:.1f} GB/s")
     few = "  ".join(f"{rows:>6}x" for rows in FEW_ROWS)
     many = "  ".join(f"{rows:>4}GOP/s" for rows in MANY_ROWS)
-    print(f"{'':5}  {'GB/s':>8}  {'of it':>7}  {few}  {many}")
+    print(f"{'':13}  {'GB/s':>8}  {'of it':>7}  {few}  {many}")
     for name in arguments.formats:
         print(measure(name, arguments.isa, bandwidth, arguments.repeats), flush=True)
 

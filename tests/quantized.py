@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.formats import affine, blocks, kquants
+from fewbit.formats import affine, blocks, codebooks, kquants
 from fewbit.formats.pack import unpack
 from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import BlockSpec, Granularity, QuantSpec, QuantTensor, ScaleType
@@ -18,10 +18,17 @@ BLOCKS = {
     "q5_0": blocks.Q5_0,
     "q5_1": blocks.Q5_1,
     "q8_0": blocks.Q8_0,
+    "q2_k": kquants.Q2_K,
+    "q3_k": kquants.Q3_K,
     "q4_k": kquants.Q4_K,
     "q5_k": kquants.Q5_K,
     "q6_k": kquants.Q6_K,
+    "iq4_nl": codebooks.IQ4_NL,
+    "iq4_xs": codebooks.IQ4_XS,
+    "mxfp4": codebooks.MXFP4,
 }
+HALVES = ("q2_k", "q3_k", "q6_k")
+"""Formats whose scales belong to 16 inputs, so that a run of 32 has two dots."""
 FLOATS = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 _AFFINE_KINDS = (
     (4, 32, True),
@@ -29,12 +36,15 @@ _AFFINE_KINDS = (
     (4, 128, True),
     (4, None, False),
     (2, 64, False),
+    (2, 32, True),
     (3, 32, True),
+    (3, 128, False),
     (5, 64, True),
     (5, 32, False),
     (6, 32, True),
     (6, 64, False),
     (7, 32, True),
+    (7, None, False),
     (8, 32, True),
     (8, 32, False),
     (8, None, True),
@@ -67,6 +77,8 @@ def random_tensor(
     for name in ("d", "m", "dmin"):
         if name in layout.names:
             fields[name] = _random_scales(fields[name].shape, rng)
+    if form == "mxfp4":  # far from overflow; 0 and 1 are subnormal scales
+        fields["e"] = rng.choice([0, 1, 2, *range(110, 140)], fields["e"].shape)
     return QuantTensor(spec, (rows, columns), raw)
 
 
@@ -87,6 +99,8 @@ def extreme_tensor(form: str | QuantSpec, rows: int, columns: int, *, high: bool
             fields[name] = 1
     if form == "q6_k":
         fields["scales"] = 127
+    if form == "mxfp4":
+        fields["e"] = 128
     return QuantTensor(tensor.spec, tensor.shape, codes)
 
 
@@ -115,30 +129,35 @@ class Parts:
     scales: NDArray[np.float32]
     """[rows, columns / 16]."""
     minima: NDArray[np.float32] | None
-    """[rows, columns / 32]."""
+    """[rows, columns / 32], or columns / 16 for `HALVES`."""
 
 
 def parts_of(tensor: QuantTensor) -> Parts:
     """Take a tensor apart without the code under test."""
     if isinstance(tensor.spec, QuantSpec):
         return _affine_parts(tensor)
-    fields = np.ascontiguousarray(tensor.codes).view(BLOCKS[tensor.spec.name])
-    name = tensor.spec.name
-    if name in ("q4_k", "q5_k"):
-        return _k_parts(tensor, fields)
-    d = fields["d"].astype(np.float32)
-    if name == "q6_k":
-        ones = fields.copy()
-        ones["d"], ones["scales"] = 1, 1
-        scales = d[..., None] * fields["scales"].astype(np.float32)
-        return Parts(_decoded(tensor.spec, ones), scales.reshape(len(d), -1), None)
+    name, rows = tensor.spec.name, tensor.shape[0]
+    fields = np.ascontiguousarray(tensor.codes).view(BLOCKS[name])
     ones = fields.copy()
+    if name == "mxfp4":
+        ones["e"] = 128
+        scales = codebooks.half_of_e8m0(fields["e"])
+        return Parts(_decoded(tensor.spec, ones), np.repeat(scales, 2, axis=1), None)
     ones["d"] = 1
+    scales = fields["d"].astype(np.float32)
     minima = None
+    if "scales" in fields.dtype.names or name == "iq4_xs":
+        steps, minimum_steps = _steps(name, fields, ones)
+        scales = (scales[..., None] * steps.astype(np.float32)).reshape(rows, -1)
+        if minimum_steps is not None:
+            ones["dmin"] = 0
+            minima = -(fields["dmin"].astype(np.float32)[..., None] * minimum_steps)
+            minima = minima.astype(np.float32).reshape(rows, -1)
     if "m" in fields.dtype.names:
         ones["m"] = 0
         minima = fields["m"].astype(np.float32)
-    return Parts(_decoded(tensor.spec, ones), np.repeat(d, 2, axis=1), minima)
+    width = 1 if name in HALVES else 2
+    return Parts(_decoded(tensor.spec, ones), np.repeat(scales, width, axis=1), minima)
 
 
 def _decoded(spec: BlockSpec, fields: NDArray[np.void]) -> NDArray[np.int64]:
@@ -147,18 +166,22 @@ def _decoded(spec: BlockSpec, fields: NDArray[np.void]) -> NDArray[np.int64]:
     return decode(fields.view(np.uint8).reshape(len(fields), -1)).astype(np.int64)
 
 
-def _k_parts(tensor: QuantTensor, fields: NDArray[np.void]) -> Parts:
-    assert isinstance(tensor.spec, BlockSpec)
-    steps, minima = kquants.unpack_scales(fields["scales"])
-    scale = fields["d"].astype(np.float32)[..., None] * steps.astype(np.float32)
-    minimum = fields["dmin"].astype(np.float32)[..., None] * minima.astype(np.float32)
-    ones = fields.copy()
-    ones["d"], ones["dmin"] = 1, 0
-    ones["scales"][..., :8] = 1  # the 6-bit scales of runs 0-3, and no upper bits for the others
-    ones["scales"][..., 8:] = 1
-    rows = tensor.shape[0]
-    scales = np.repeat(scale.reshape(rows, -1), 2, axis=1)
-    return Parts(_decoded(tensor.spec, ones), scales, -minimum.reshape(rows, -1))
+def _steps(
+    name: str, fields: NDArray[np.void], ones: NDArray[np.void]
+) -> tuple[NDArray[np.generic], NDArray[np.generic] | None]:
+    """Return the scales of the second level and those of the minima; set those in `ones` to 1."""
+    if name == "iq4_xs":  # 33 - 32
+        ones["low"], ones["high"] = 0x11, 0xAAAA
+        return codebooks.unpack_iq4_xs_scales(fields["low"], fields["high"]), None
+    if name == "q3_k":  # 33 - 32
+        ones["scales"][..., :8], ones["scales"][..., 8:] = 0x11, 0xAA
+        return kquants.unpack_q3_scales(fields["scales"]), None
+    ones["scales"] = 1  # of Q4_K and Q5_K: runs 0-3, and no upper bits for the others
+    if name == "q2_k":
+        return fields["scales"] & np.uint8(15), fields["scales"] >> np.uint8(4)
+    if name == "q6_k":
+        return fields["scales"], None
+    return kquants.unpack_scales(fields["scales"])
 
 
 def _affine_parts(tensor: QuantTensor) -> Parts:

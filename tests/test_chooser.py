@@ -176,11 +176,11 @@ def test_a_format_without_kernel_is_refused_with_the_reason():
         choose("layers.0.q.weight", tensor)
 
 
-def test_widened_codes_are_noted():
-    for bits, words in ((2, "2-bit codes are run as 4-bit ones"), (7, "7-bit codes are run as 8")):
-        spec = next(s for s in AFFINE if s.bits == bits)
-        assert words in choose("a", random_tensor(spec, 16, 128, RNG)).note
-    assert choose("a", random_tensor("q4_0", 16, 64, RNG)).note == ""
+def test_codes_are_run_in_the_bits_that_they_are_stored_in():
+    for spec in AFFINE:
+        record = choose("a", random_tensor(spec, 16, 128, RNG))
+        assert record.kernel.startswith(f"w{spec.bits}.")
+        assert record.note == ""
 
 
 def test_the_best_of_this_machine_is_chosen_by_default():

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from fewbit.errors import NumericalError
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json
 from fewbit.records.generation import FinishReason, GenerationReport
+from fewbit.runtime import chooser
+from fewbit.runtime.pack import packed_form
 from fewbit.sampling import SamplingParams
 
 
@@ -84,7 +87,12 @@ def test_the_template_is_used_by_default_and_can_be_left_out(model, capsys):
     assert system.generation.prompt_tokens == rendered + len("<system>be") + 1
 
 
-def test_a_fallback_is_told_recorded_and_can_be_forbidden(model, capsys, tmp_path):
+def test_a_fallback_is_told_recorded_and_can_be_forbidden(model, capsys, tmp_path, monkeypatch):
+    # Planted: no format needs a fallback.
+    notes = {"int3-g32": "3-bit codes are run as 4-bit ones"}
+    monkeypatch.setattr(
+        chooser, "packed_form", lambda t: replace(packed_form(t), note=notes.get(t.spec.name, ""))
+    )
     small = tmp_path / "small"
     assert run(["quantize", model, "--recipe", "rtn-int3-g32", "--out", str(small)]) == 0
     arguments = (small, "--raw", "-p", "ab", "--max-tokens", 2)

@@ -12,6 +12,7 @@ from quantized import (
     AFFINE,
     BLOCKS,
     FLOATS,
+    HALVES,
     INTEGER_FORMATS,
     decoded,
     extreme_tensor,
@@ -22,6 +23,7 @@ from quantized import (
 )
 
 from fewbit import _native
+from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import QuantTensor
 from fewbit.runtime.pack import pack
 
@@ -50,16 +52,17 @@ def chain(tensor: QuantTensor, x: np.ndarray, bias: np.ndarray | None) -> np.nda
     codes = parts.codes.reshape(outputs, columns // 32, 2, 16)
     halves = q.reshape(len(x), columns // 32, 2, 16)
     acc = np.zeros((len(x), outputs), np.float32)
-    two_scales = getattr(tensor.spec, "name", "") == "q6_k"
-    for run in range(columns // 32):
-        dots = [halves[:, run, h] @ codes[:, run, h].T for h in range(2)]
-        steps = dots if two_scales else [dots[0] + dots[1]]
-        for h, dot in enumerate(steps):
-            scale = parts.scales[None, :, 2 * run + h] * scale_a[:, run, None]
-            acc = fma(dot.astype(np.float32), scale, acc)
+    steps = 2 if tensor.spec.name in HALVES else 1
+    for step in range(steps * columns // 32):
+        run, half = divmod(step, steps)
+        used = slice(half, half + 1) if steps == 2 else slice(0, 2)
+        inputs = halves[:, run, used].reshape(len(x), -1)
+        dot = inputs @ codes[:, run, used].reshape(outputs, -1).T
+        scale = parts.scales[None, :, 2 * run + half] * scale_a[:, run, None]
+        acc = fma(dot.astype(np.float32), scale, acc)
         if parts.minima is not None:
-            weighted = q[:, run].sum(axis=1).astype(np.float32) * scale_a[:, run]
-            acc = fma(parts.minima[None, :, run], weighted[:, None], acc)
+            weighted = inputs.sum(axis=1).astype(np.float32) * scale_a[:, run]
+            acc = fma(parts.minima[None, :, step], weighted[:, None], acc)
     return acc + (np.float32(0) if bias is None else bias)
 
 
@@ -143,7 +146,9 @@ def test_a_row_has_the_same_bits_in_any_company(form):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("form", ["q4_0", "q4_k", "q6_k", AFFINE[1], AFFINE[12]], ids=format_id)
+@pytest.mark.parametrize(
+    "form", ["q4_0", "q2_k", "q4_k", "q6_k", "iq4_xs", "mxfp4", AFFINE[1], AFFINE[4]], ids=format_id
+)
 def test_any_split_of_the_work_gives_the_same_bits(form, isa):
     tensor = pack(random_tensor(form, 130, 512, np.random.default_rng(7)))
     x = activations(70, 512, seed=8)
@@ -156,7 +161,7 @@ def test_any_split_of_the_work_gives_the_same_bits(form, isa):
 
 @pytest.mark.parametrize("columns", [32, 64, 96, 544, 1056])
 def test_any_number_of_runs(columns):
-    for form in ("q4_0", "q5_1", "q8_0", AFFINE[1]):
+    for form in ("q4_0", "q5_1", "q8_0", "mxfp4", AFFINE[1]):
         tensor = random_tensor(form, 33, columns, np.random.default_rng(columns))
         x = activations(20, columns, seed=9)
         expected = chain(tensor, x, None)
@@ -201,8 +206,9 @@ def test_the_result_is_near_the_exact_product(form):
         @ np.abs(parts.codes * np.repeat(parts.scales, 16, axis=1).astype(np.float64)).T
     )
     if parts.minima is not None:
-        magnitude += np.abs(rounded) @ np.abs(np.repeat(parts.minima, 32, axis=1)).T
-    steps = 512 // 32 * 2 + 4
+        width = 512 // parts.minima.shape[1]
+        magnitude += np.abs(rounded) @ np.abs(np.repeat(parts.minima, width, axis=1)).T
+    steps = 512 // 32 * (4 if tensor.spec.name in HALVES else 2) + 4
     got = _native.multiply(pack(tensor), x, None, ISAS[0])
     assert np.all(np.abs(got - exact) <= steps * EPSILON * magnitude + 2.0**-149)
 
@@ -246,8 +252,9 @@ def test_float_weights_on_many_tiles(name):
         assert same_bits(other, results[0])
 
 
-def test_every_block_format_is_covered():
-    assert set(BLOCKS) == {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"}
+def test_every_block_format_that_can_be_decoded_is_covered():
+    known = {name for name, form in BLOCK_FORMATS.items() if form.decode is not None}
+    assert set(BLOCKS) == known - set(FLOATS)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
@@ -11,6 +13,7 @@ from fewbit.program import CacheType
 from fewbit.quantize import quantize
 from fewbit.recipes import built_in
 from fewbit.runtime import chooser
+from fewbit.runtime.pack import packed_form
 
 TOKENS = np.random.default_rng(3).integers(0, 320, 150)
 
@@ -105,7 +108,12 @@ def test_every_matrix_without_a_kernel_is_counted(folder):
     assert str(caught.value).endswith("The same holds for 22 more matrices.")
 
 
-def test_a_fallback_is_an_error_where_it_is_forbidden(folder, tmp_path):
+def test_a_fallback_is_an_error_where_it_is_forbidden(folder, tmp_path, monkeypatch):
+    # Planted: no format needs a fallback.
+    planted = {"int3-g32": "3-bit codes are run as 4-bit ones"}
+    monkeypatch.setattr(
+        chooser, "packed_form", lambda t: replace(packed_form(t), note=planted.get(t.spec.name, ""))
+    )
     with open_model(folder) as source:
         quantize(source, built_in("rtn-int3-g32"), tmp_path / "small")
     with open_model(tmp_path / "small") as source:

@@ -36,8 +36,9 @@ constexpr std::array<NamedIsa, 4> kIsas{{{"amx", Isa::kAmx},
                                          {"portable", Isa::kPortable}}};
 
 // In the order of Source.
-constexpr std::array<std::string_view, 12> kSources{
-    "affine", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "f32", "f16", "bf16"};
+constexpr std::array<std::string_view, 17> kSources{
+    "affine", "q4_0", "q4_1",   "q5_0",   "q5_1",  "q8_0", "q2_k", "q3_k", "q4_k",
+    "q5_k",   "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "f32",  "f16",  "bf16"};
 
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
@@ -66,34 +67,10 @@ using NewMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 size_t bytes_of_row(const StoredMatrix& m) {
   const auto columns = static_cast<size_t>(m.columns);
-  const auto blocks = [columns](size_t elements, size_t bytes) {
-    require(columns % elements == 0, "the columns do not divide into whole blocks");
-    return columns / elements * bytes;
-  };
-  switch (m.source) {
-    case Source::kAffine:
-      return (columns * static_cast<size_t>(m.bits) + 7) / 8;
-    case Source::kQ4_0:
-      return blocks(32, 18);
-    case Source::kQ4_1:
-      return blocks(32, 20);
-    case Source::kQ5_0:
-      return blocks(32, 22);
-    case Source::kQ5_1:
-      return blocks(32, 24);
-    case Source::kQ8_0:
-      return blocks(32, 34);
-    case Source::kQ4_K:
-      return blocks(256, 144);
-    case Source::kQ5_K:
-      return blocks(256, 176);
-    case Source::kQ6_K:
-      return blocks(256, 210);
-    case Source::kF32:
-      return 4 * columns;
-    default:
-      return 2 * columns;
-  }
+  if (m.source == Source::kAffine) return (columns * static_cast<size_t>(m.bits) + 7) / 8;
+  const auto size = static_cast<size_t>(block_size(m.source));
+  require(columns % size == 0, "the columns do not divide into whole blocks");
+  return columns / size * block_bytes(m.source);
 }
 
 void take_scales(StoredMatrix& m, const std::optional<Halves>& scales,

@@ -12,12 +12,38 @@ inline constexpr int kBlockTiles = 2;
 inline constexpr int kBlockRows = 4;
 
 template <Scaling K>
+struct alignas(kVector) UnpackedScales {
+  static constexpr int kHalves = has_halves(K) ? 2 : 1;
+  float scale[kHalves][kLanes];
+  float minimum[has_minimum(K) ? kHalves : 0][kLanes];
+  int32_t zero[K == Scaling::kAsymmetric ? 1 : 0][kLanes];
+};
+
+template <Scaling K>
 struct alignas(kVector) UnpackedTile {
   uint8_t codes[kChunkRuns][kQuads][kVector];
-  float scale[kChunkRuns][kLanes];
-  float second[kChunkRuns][kLanes];
-  int32_t zero[K == Scaling::kAsymmetric ? kChunkRuns : 1][kLanes];
+  UnpackedScales<K> scales[kChunkRuns];
 };
+
+template <class S, Scaling K>
+FEWBIT_INLINE void store_scales(const RunScales<S, K>& s, UnpackedScales<K>& to) {
+  S::store(to.scale[0], s.scale[0]);
+  if constexpr (has_halves(K)) S::store(to.scale[1], s.scale[1]);
+  if constexpr (has_minimum(K)) S::store(to.minimum[0], s.minimum[0]);
+  if constexpr (has_minimum(K) && has_halves(K)) S::store(to.minimum[1], s.minimum[1]);
+  if constexpr (K == Scaling::kAsymmetric) S::store(to.zero[0], s.zero);
+}
+
+template <class S, Scaling K>
+FEWBIT_INLINE RunScales<S, K> load_scales(const UnpackedScales<K>& from) {
+  RunScales<S, K> s;
+  s.scale[0] = S::load(from.scale[0]);
+  if constexpr (has_halves(K)) s.scale[1] = S::load(from.scale[1]);
+  if constexpr (has_minimum(K)) s.minimum[0] = S::load(from.minimum[0]);
+  if constexpr (has_minimum(K) && has_halves(K)) s.minimum[1] = S::load(from.minimum[1]);
+  if constexpr (K == Scaling::kAsymmetric) s.zero = S::load(from.zero[0]);
+  return s;
+}
 
 template <class S, Codes C, int V>
 FEWBIT_INLINE void store_pair(const uint8_t* codes, uint8_t (*out)[kVector]) {
@@ -35,24 +61,8 @@ void unpack_chunk(Walker<S, C, K>& walker, int runs, UnpackedTile<K>& to) {
     store_pair<S, C, 1>(codes, to.codes[i]);
     store_pair<S, C, 2>(codes, to.codes[i]);
     store_pair<S, C, 3>(codes, to.codes[i]);
-    S::store(to.scale[i], walker.scales.scale);
-    if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
-      S::store(to.second[i], walker.scales.second);
-    }
-    if constexpr (K == Scaling::kAsymmetric) S::store(to.zero[i], walker.scales.zero);
+    store_scales<S, K>(walker.scales, to.scales[i]);
   }
-}
-
-template <class S, Scaling K>
-FEWBIT_INLINE RunScales<S, K> scales_of(const UnpackedTile<K>& tile, int run) {
-  RunScales<S, K> s;
-  s.scale = S::load(tile.scale[run]);
-  if constexpr (K == Scaling::kAsymmetric) {
-    s.zero = S::load(tile.zero[run]);
-  } else if constexpr (K != Scaling::kSymmetric) {
-    s.second = S::load(tile.second[run]);
-  }
-  return s;
 }
 
 // Which rows and inputs a register tile covers, and whether it begins and ends the chain.
@@ -96,36 +106,28 @@ void register_tile(const UnpackedTile<K>* tiles, const TileOut<S>* to, RunInputs
     typename S::I32 dots[T][R];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      scales[t] = scales_of<S, K>(tiles[t], run);
+      scales[t] = load_scales<S, K>(tiles[t].scales[run]);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) dots[t][r] = start_dot<S, C, K>(in, scales[t], r, 0);
     }
-    if constexpr (K == Scaling::kSigned16) {
+    if constexpr (has_halves(K)) {
       dot_quads<S, C, T, R>(tiles, run, 0, 4, in.q, dots);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-          acc[t][r] = add_half<S>(acc[t][r], dots[t][r], scales[t].scale, in.scales[r]);
+          acc[t][r] = add_part<S, K>(acc[t][r], dots[t][r], in, scales[t], r, 0);
           dots[t][r] = start_dot<S, C, K>(in, scales[t], r, 1);
         }
       }
-      dot_quads<S, C, T, R>(tiles, run, 4, 8, in.q, dots);
+    }
+    constexpr int kLastHalf = has_halves(K) ? 1 : 0;
+    dot_quads<S, C, T, R>(tiles, run, 4 * kLastHalf, 8, in.q, dots);
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
+    for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          acc[t][r] = add_half<S>(acc[t][r], dots[t][r], scales[t].second, in.scales[r]);
-        }
-      }
-    } else {
-      dot_quads<S, C, T, R>(tiles, run, 0, 8, in.q, dots);
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          acc[t][r] = add_run<S, K>(acc[t][r], dots[t][r], dots[t][r], in, scales[t], r);
-        }
+      for (int r = 0; r < R; ++r) {
+        acc[t][r] = add_part<S, K>(acc[t][r], dots[t][r], in, scales[t], r, kLastHalf);
       }
     }
     RunInputs::advance(in);
@@ -180,8 +182,11 @@ void multiply_blocked(const PackedMatrix& w, int64_t tile_begin, int64_t tile_en
   for (; tile + kBlockTiles <= tile_end; tile += kBlockTiles) {
     multiply_tiles<S, C, K, kBlockTiles>(w, tile, a, row_begin, row_end, bias, out, out_stride);
   }
-  if (tile < tile_end) {
+  if (tile == tile_end) return;
+  if constexpr (is_common(C, K)) {
     multiply_tiles<S, C, K, 1>(w, tile, a, row_begin, row_end, bias, out, out_stride);
+  } else {
+    multiply_few<S, C, K>(w, tile, tile_end, a, row_begin, row_end, bias, out, out_stride);
   }
 }
 

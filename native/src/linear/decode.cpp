@@ -1,5 +1,6 @@
 // One row of a packed matrix as float32, by the arithmetic of formats/: products of scales rounded
 // first, then (scale times code) and, where there is a minimum, one addition.
+#include <cmath>
 #include <cstring>
 
 #include "linear/layout.h"
@@ -16,62 +17,128 @@ float half_of(const uint8_t* p, int64_t i) {
   return half_to_float(h);
 }
 
-// The code of input 4 j + b of a run, in the lane of one row.
-int code_at(Codes kind, const uint8_t* codes, int lane, int j, int b) {
-  const int byte = 4 * lane + b;
-  if (kind == Codes::kBits8) return codes[kVector * j + byte];
-  const int nibble = (codes[kVector * (j % 4) + byte] >> (j < 4 ? 0 : 4)) & 0x0f;
-  if (kind == Codes::kBits5) return nibble | (((codes[kVector * 4 + byte] >> j) & 1) << 4);
-  if (kind == Codes::kBits6) {
-    return nibble | (((codes[kVector * (4 + j / 4) + byte] >> (2 * (j % 4))) & 3) << 4);
-  }
-  return nibble;
+// The planes of layout.h: what quad j has in byte `byte` of its vectors.
+int nibble_at(const uint8_t* plane, int byte, int j) {
+  return (plane[kVector * (j % 4) + byte] >> (j < 4 ? 0 : 4)) & 0x0f;
 }
 
+int pair_at(const uint8_t* plane, int byte, int j) {
+  return (plane[kVector * (j / 4) + byte] >> (2 * (j % 4))) & 3;
+}
+
+int bit_at(const uint8_t* plane, int byte, int j) { return (plane[byte] >> j) & 1; }
+
+// The unsigned number of input 4 j + b of a run, in the lane of one row.
+int code_at(Codes kind, const uint8_t* codes, int lane, int j, int b) {
+  const int byte = 4 * lane + b;
+  const uint8_t* third = codes + 2 * kVector;  // the planes behind pairs, nibbles, and both
+  const uint8_t* fifth = codes + 4 * kVector;
+  const uint8_t* seventh = codes + 6 * kVector;
+  switch (kind) {
+    case Codes::kBits2:
+      return pair_at(codes, byte, j);
+    case Codes::kBits3:
+      return pair_at(codes, byte, j) | (bit_at(third, byte, j) << 2);
+    case Codes::kBits5:
+      return nibble_at(codes, byte, j) | (bit_at(fifth, byte, j) << 4);
+    case Codes::kBits6:
+      return nibble_at(codes, byte, j) | (pair_at(fifth, byte, j) << 4);
+    case Codes::kBits7:
+      return nibble_at(codes, byte, j) | (pair_at(fifth, byte, j) << 4) |
+             (bit_at(seventh, byte, j) << 6);
+    case Codes::kBits8:
+      return codes[kVector * j + byte];
+    case Codes::kIq4:
+    case Codes::kE2m1:
+      return table_of(kind)[nibble_at(codes, byte, j)];
+    default:
+      return nibble_at(codes, byte, j);
+  }
+}
+
+// Of inputs 0..15 and 16..31.
 struct RunScale {
-  float scale[2];  // of inputs 0..15 and 16..31
-  int zero;
-  float minimum;
-  bool has_minimum;
+  float scale[2];
+  int zero = 0;
+  float minimum[2] = {0.0f, 0.0f};
 };
 
-// Step i of a group.
+// Byte i of the steps, those of 6 bits joined.
 int step_at(Scaling scaling, const uint8_t* head, int64_t i) {
   const uint8_t* steps = head + steps_offset(scaling);
-  if (scaling == Scaling::kSigned16) return static_cast<int8_t>(steps[i]);
+  if (steps_bytes(scaling) == kSteps) return steps[i];
   const int64_t vector = i / kVector, byte = i % kVector;
   const int nibble = (steps[kVector * (vector % 2) + byte] >> (vector < 2 ? 0 : 4)) & 0x0f;
   const int pair = (steps[2 * kVector + byte] >> (2 * vector)) & 3;
   return nibble | (pair << 4);
 }
 
-RunScale run_scale(const PackedMatrix& w, const uint8_t* head, int64_t run, int lane) {
-  const float s = half_of(head, lane);
-  const auto step = [&](int half) {
-    return static_cast<float>(step_at(w.scaling, head, kRunSteps * run + 16 * half + lane));
-  };
+// The step of kSixBit32.
+int single_step_at(const uint8_t* head, int64_t run, int lane) {
+  const uint8_t* steps = head + steps_offset(Scaling::kSixBit32);
+  uint16_t pairs;
+  std::memcpy(&pairs, steps + 2 * lane, 2);
+  const int nibbles = steps[32 + 16 * (run % 4) + lane];
+  return ((nibbles >> (run < 4 ? 0 : 4)) & 0x0f) | (((pairs >> (2 * run)) & 3) << 4);
+}
+
+RunScale two_level_scale(const PackedMatrix& w, const uint8_t* head, int64_t run, int lane) {
+  const float d = half_of(head, lane);
+  const int centre = centre_of(w.codes);
+  const int first = step_at(w.scaling, head, kRunSteps * run + lane);
+  const int second = step_at(w.scaling, head, kRunSteps * run + 16 + lane);
+  const auto scaled = [](float by, int step) { return by * static_cast<float>(step); };
   switch (w.scaling) {
-    case Scaling::kAsymmetric:
-      return {{s, s}, head[32 + lane], 0.0f, false};
-    case Scaling::kMinimum:
-      return {{s, s}, 0, half_of(head + 32, lane), true};
     case Scaling::kTwoLevel: {
-      const float scale = s * step(0);
-      return {{scale, scale}, 0, -(half_of(head + 32, lane) * step(1)), true};
+      const float scale = scaled(d, first), minimum = -scaled(half_of(head + 32, lane), second);
+      return {{scale, scale}, 0, {minimum, minimum}};
+    }
+    case Scaling::kTwoLevel16: {
+      const float dmin = half_of(head + 32, lane);
+      return {{scaled(d, first & 0x0f), scaled(d, second & 0x0f)},
+              0,
+              {-scaled(dmin, first >> 4), -scaled(dmin, second >> 4)}};
     }
     case Scaling::kSigned16:
-      return {{s * step(0), s * step(1)}, 32, 0.0f, false};
+      return {{scaled(d, static_cast<int8_t>(first)), scaled(d, static_cast<int8_t>(second))},
+              centre};
     default:
-      return {{s, s}, 1 << (bits_of(w.codes) - 1), 0.0f, false};
+      return {{scaled(d, first - 32), scaled(d, second - 32)}, centre};
   }
 }
 
-void decode_run(const PackedMatrix& w, const RunScale& scale, const uint8_t* codes, int lane,
+RunScale run_scale(const PackedMatrix& w, const uint8_t* head, int64_t run, int lane) {
+  const int centre = centre_of(w.codes);
+  switch (w.scaling) {
+    case Scaling::kExponent: {
+      const float s = std::ldexp(1.0f, head[lane] - 128);
+      return {{s, s}, centre};
+    }
+    case Scaling::kSixBit32: {
+      const auto step = static_cast<float>(single_step_at(head, run, lane) - 32);
+      const float s = half_of(head, lane) * step;
+      return {{s, s}, centre};
+    }
+    case Scaling::kSymmetric:
+    case Scaling::kAsymmetric:
+    case Scaling::kMinimum: {
+      const float s = half_of(head, lane);
+      if (w.scaling == Scaling::kSymmetric) return {{s, s}, centre};
+      if (w.scaling == Scaling::kAsymmetric) return {{s, s}, head[32 + lane]};
+      const float m = half_of(head + 32, lane);
+      return {{s, s}, 0, {m, m}};
+    }
+    default:
+      return two_level_scale(w, head, run, lane);
+  }
+}
+
+void decode_run(const PackedMatrix& w, const RunScale& s, const uint8_t* codes, int lane,
                 float* out) {
   for (int k = 0; k < kGroup; ++k) {
     const int u = code_at(w.codes, codes, lane, k / 4, k % 4);
-    const float x = scale.scale[k / 16] * static_cast<float>(u - scale.zero);
-    out[k] = scale.has_minimum ? x + scale.minimum : x;
+    const float x = s.scale[k / 16] * static_cast<float>(u - s.zero);
+    out[k] = has_minimum(w.scaling) ? x + s.minimum[k / 16] : x;
   }
 }
 

@@ -17,6 +17,31 @@ inline constexpr int kPrefetchAhead = 8192;
 
 // --- codes -> bytes ------------------------------------------------------------------------------
 
+// Bits moved up by N (down where N < 0) within 16-bit words.
+template <class S, int N>
+FEWBIT_INLINE typename S::U8 moved(typename S::U8 a) {
+  if constexpr (N > 0) return S::template sll<N>(a);
+  if constexpr (N < 0) return S::template srl<-N>(a);
+  if constexpr (N == 0) return a;
+}
+
+// Puts the pairs of quads V and V + 4 at bit kTo of `low` and `high`.
+template <class S, int V, int kTo>
+FEWBIT_INLINE void add_pairs(const uint8_t* plane, typename S::U8& low, typename S::U8& high) {
+  const typename S::U8 mask = S::set1_u8(3 << kTo);
+  low = S::and_or(moved<S, kTo - 2 * V>(S::load_u8(plane)), mask, low);
+  high = S::and_or(moved<S, kTo - 2 * V>(S::load_u8(plane + kVector)), mask, high);
+}
+
+// The same of single bits.
+template <class S, int V, int kTo>
+FEWBIT_INLINE void add_bits(const uint8_t* plane, typename S::U8& low, typename S::U8& high) {
+  const typename S::U8 mask = S::set1_u8(1 << kTo);
+  const typename S::U8 bits = S::load_u8(plane);
+  low = S::and_or(moved<S, kTo - V>(bits), mask, low);
+  high = S::and_or(moved<S, kTo - V - 4>(bits), mask, high);
+}
+
 // Quads V and V + 4 of a run.
 template <class S, Codes C, int V>
 FEWBIT_INLINE void unpack_pair(const uint8_t* codes, typename S::U8& low, typename S::U8& high) {
@@ -24,103 +49,136 @@ FEWBIT_INLINE void unpack_pair(const uint8_t* codes, typename S::U8& low, typena
   if constexpr (C == Codes::kBits8) {
     low = S::load_u8(codes + kVector * V);
     high = S::load_u8(codes + kVector * (V + 4));
+  } else if constexpr (C == Codes::kBits2 || C == Codes::kBits3) {
+    const U8 pair = S::set1_u8(3);
+    low = S::and_u8(moved<S, -2 * V>(S::load_u8(codes)), pair);
+    high = S::and_u8(moved<S, -2 * V>(S::load_u8(codes + kVector)), pair);
+    if constexpr (C == Codes::kBits3) add_bits<S, V, 2>(codes + 2 * kVector, low, high);
   } else {
     const U8 nibble = S::set1_u8(0x0f);
     const U8 both = S::load_u8(codes + kVector * V);
     low = S::and_u8(both, nibble);
     high = S::and_u8(S::template srl<4>(both), nibble);
-    if constexpr (C == Codes::kBits5) {
-      const U8 bit = S::set1_u8(0x10);
-      const U8 fifth = S::load_u8(codes + kVector * 4);
-      low = S::and_or(S::template sll<4 - V>(fifth), bit, low);
-      high = S::and_or(S::template srl<V>(fifth), bit, high);
-    }
-    if constexpr (C == Codes::kBits6) {
-      const U8 pair = S::set1_u8(0x30);
-      U8 first = S::load_u8(codes + kVector * 4);
-      U8 second = S::load_u8(codes + kVector * 5);
-      if constexpr (V < 2) {
-        first = S::template sll<4 - 2 * V>(first);
-        second = S::template sll<4 - 2 * V>(second);
-      }
-      if constexpr (V > 2) {
-        first = S::template srl<2>(first);
-        second = S::template srl<2>(second);
-      }
-      low = S::and_or(first, pair, low);
-      high = S::and_or(second, pair, high);
+    const uint8_t* plane = codes + kVector * 4;
+    if constexpr (C == Codes::kBits5) add_bits<S, V, 4>(plane, low, high);
+    if constexpr (C == Codes::kBits6 || C == Codes::kBits7) add_pairs<S, V, 4>(plane, low, high);
+    if constexpr (C == Codes::kBits7) add_bits<S, V, 6>(plane + 2 * kVector, low, high);
+    if constexpr (is_table(C)) {
+      const U8 table = S::repeat16(table_of(C));
+      low = S::lookup16(table, low);
+      high = S::lookup16(table, high);
     }
   }
 }
 
 // --- scales --------------------------------------------------------------------------------------
 
-// The scales of the current run, for 16 outputs. `second` is the minimum, or the scale of the
-// second half of a run (kSigned16).
+// The scales of the current run, for 16 outputs; those of its second half where it has halves. The
+// minima are as the chain adds them, but for kTwoLevel16 with the other sign.
 template <class S, Scaling K>
 struct RunScales {
-  typename S::F32 scale, second;
+  typename S::F32 scale[2], minimum[2];
   typename S::I32 zero;
 };
 
-// Steps of 6 bits as bytes, in the order of layout.h.
+// 256 steps of 6 bits as bytes, in their order, with `offset` taken off (wrapping).
 template <class S>
-FEWBIT_INLINE void unpack_six_bit_steps(const uint8_t* packed, uint8_t* steps) {
+FEWBIT_INLINE void unpack_six_bit_steps(const uint8_t* packed, uint8_t offset, uint8_t* steps) {
   using U8 = typename S::U8;
   const U8 nibble = S::set1_u8(0x0f);
   const U8 pair = S::set1_u8(0x30);
+  const U8 less = S::set1_u8(offset);
   const U8 first = S::load_u8(packed);
   const U8 second = S::load_u8(packed + kVector);
   const U8 pairs = S::load_u8(packed + 2 * kVector);
-  S::store_u8(steps, S::and_or(S::template sll<4>(pairs), pair, S::and_u8(first, nibble)));
-  S::store_u8(steps + kVector,
-              S::and_or(S::template sll<2>(pairs), pair, S::and_u8(second, nibble)));
-  S::store_u8(steps + 2 * kVector,
-              S::and_or(pairs, pair, S::and_u8(S::template srl<4>(first), nibble)));
-  S::store_u8(steps + 3 * kVector, S::and_or(S::template srl<2>(pairs), pair,
-                                             S::and_u8(S::template srl<4>(second), nibble)));
+  const auto put = [&](int v, U8 upper, U8 lower) __attribute__((always_inline)) {
+    const U8 six = S::and_or(upper, pair, S::and_u8(lower, nibble));
+    S::store_u8(steps + v * kVector, S::sub_u8(six, less));
+  };
+  put(0, S::template sll<4>(pairs), first);
+  put(1, S::template sll<2>(pairs), second);
+  put(2, pairs, S::template srl<4>(first));
+  put(3, S::template srl<2>(pairs), S::template srl<4>(second));
 }
 
 // Where a walker unpacks the steps of its group, all at once: two operations a run. A variable of
 // its own, so that its taken address does not keep the walker out of registers.
 template <Scaling K>
 struct alignas(kVector) StepBuffer {
-  uint8_t steps[K == Scaling::kTwoLevel ? kSteps : 1];
+  static constexpr bool kUsed =
+      K == Scaling::kTwoLevel || K == Scaling::kSixBit16 || K == Scaling::kSixBit32;
+  uint8_t steps[kUsed ? kSteps : 1];
 };
 
 // What the runs of a group share where scales have two levels.
 template <class S, Scaling K>
 struct GroupScales {
   typename S::F32 d, dmin;
-  const uint8_t* next;  // the next run's steps
+  typename S::I32 pairs;  // kSixBit32: the upper bits of the next run's steps are bits 16 and 17
+  const uint8_t* next;    // the next run's steps
 
   FEWBIT_INLINE void read(GroupScales& g, const uint8_t* head, uint8_t* unpacked) {
     g.d = S::load_f16(head);
     g.next = head + steps_offset(K);
-    if constexpr (K == Scaling::kTwoLevel) {
-      g.dmin = S::neg(S::load_f16(head + 32));
-      unpack_six_bit_steps<S>(g.next, unpacked);
-      g.next = unpacked;
+    if constexpr (K == Scaling::kTwoLevel) g.dmin = S::neg(S::load_f16(head + 32));
+    if constexpr (K == Scaling::kTwoLevel16) g.dmin = S::load_f16(head + 32);
+    if constexpr (K == Scaling::kTwoLevel) unpack_six_bit_steps<S>(g.next, 0, unpacked);
+    if constexpr (K == Scaling::kSixBit16) unpack_six_bit_steps<S>(g.next, 32, unpacked);
+    if constexpr (K == Scaling::kSixBit32) {
+      g.pairs = S::bits(S::load_bf16(g.next));  // 16 bits, in the upper half of each lane
+      const typename S::U8 nibble = S::set1_u8(0x0f);
+      const typename S::U8 both = S::load_u8(g.next + 32);
+      S::store_u8(unpacked, S::and_u8(both, nibble));
+      S::store_u8(unpacked + kVector, S::and_u8(S::template srl<4>(both), nibble));
     }
+    if constexpr (StepBuffer<K>::kUsed) g.next = unpacked;
   }
 
   FEWBIT_INLINE void step(GroupScales& g, RunScales<S, K>& run) {
+    const auto times = [](typename S::F32 d, typename S::I32 step)
+                           __attribute__((always_inline)) { return S::mul(d, S::convert(step)); };
     if constexpr (K == Scaling::kTwoLevel) {
-      run.scale = S::mul(g.d, S::convert(S::load_u8_i32(g.next)));
-      run.second = S::mul(g.dmin, S::convert(S::load_u8_i32(g.next + 16)));
+      run.scale[0] = times(g.d, S::load_u8_i32(g.next));
+      run.minimum[0] = times(g.dmin, S::load_u8_i32(g.next + 16));
+    } else if constexpr (K == Scaling::kTwoLevel16) {
+      const typename S::I32 nibble = S::set1(0x0f);
+      const typename S::I32 first = S::load_u8_i32(g.next);
+      const typename S::I32 second = S::load_u8_i32(g.next + 16);
+      run.scale[0] = times(g.d, S::bit_and(first, nibble));
+      run.scale[1] = times(g.d, S::bit_and(second, nibble));
+      run.minimum[0] = times(g.dmin, S::template shift_right<4>(first));
+      run.minimum[1] = times(g.dmin, S::template shift_right<4>(second));
+    } else if constexpr (K == Scaling::kSixBit32) {
+      const typename S::I32 upper = S::bit_and(S::template shift_right<12>(g.pairs), S::set1(0x30));
+      const typename S::I32 six = S::bit_or(upper, S::load_u8_i32(g.next));
+      run.scale[0] = times(g.d, S::sub(six, S::set1(32)));
+      g.pairs = S::template shift_right<2>(g.pairs);
     } else {
-      run.scale = S::mul(g.d, S::convert(S::load_i8_i32(g.next)));
-      run.second = S::mul(g.d, S::convert(S::load_i8_i32(g.next + 16)));
+      run.scale[0] = times(g.d, S::load_i8_i32(g.next));
+      run.scale[1] = times(g.d, S::load_i8_i32(g.next + 16));
     }
-    g.next += kRunSteps;
+    g.next += K == Scaling::kSixBit32 ? kRunSteps / 2 : kRunSteps;
   }
 };
+
+// 2^(e - 128), subnormal for e < 2.
+template <class S>
+FEWBIT_INLINE typename S::F32 power_of_two(typename S::I32 e) {
+  const typename S::I32 one = S::set1(1);
+  const typename S::I32 subnormal = S::template shift_left<21>(S::add(e, one));
+  const typename S::I32 normal = S::template shift_left<23>(S::sub(e, one));
+  return S::from_bits(S::select(S::less_i32(e, S::set1(2)), subnormal, normal));
+}
 
 // Where a run's scales are its group's.
 template <class S, Scaling K>
 FEWBIT_INLINE void read_scales(RunScales<S, K>& run, const uint8_t* head) {
-  run.scale = S::load_f16(head);
-  if constexpr (K == Scaling::kMinimum) run.second = S::load_f16(head + 32);
+  if constexpr (K == Scaling::kExponent) {
+    run.scale[0] = power_of_two<S>(S::load_u8_i32(head));
+  } else {
+    run.scale[0] = S::load_f16(head);
+  }
+  if constexpr (K == Scaling::kMinimum) run.minimum[0] = S::load_f16(head + 32);
   if constexpr (K == Scaling::kAsymmetric) run.zero = S::load_u8_i32(head + 32);
 }
 
@@ -193,44 +251,51 @@ struct RunInputs {
   }
 };
 
-// What the zero point adds to the dot of row r: -z * sum(q). For kSigned16 of one half.
+// -c sum from -8 sum, for the middle c of the codes.
+template <class S, Codes C>
+FEWBIT_INLINE typename S::I32 centred(int32_t minus_eight_sums) {
+  constexpr int kShift = bits_of(C) - 4;
+  const typename S::I32 a = S::set1(minus_eight_sums);
+  if constexpr (kShift < 0) return S::template shift_right<-kShift>(a);
+  if constexpr (kShift >= 0) return S::template shift_left<kShift>(a);
+}
+
+// What the zero point adds to the dot of row r: -z * sum(q); of one half where a run has halves.
 template <class S, Codes C, Scaling K>
 FEWBIT_INLINE typename S::I32 start_dot(const RunInputs& in, const RunScales<S, K>& s, int r,
                                         int half) {
-  if constexpr (K == Scaling::kSymmetric) {
-    // centre is -8 sum; the middle of b bits is 8 << (b - 4).
-    return S::template shift_left<bits_of(C) - 4>(S::set1(in.centre[r]));
+  if constexpr (has_minimum(K)) {
+    return S::zero_i32();
   } else if constexpr (K == Scaling::kAsymmetric) {
     // |8 sum| <= 8 * 32 * 127 fits the signed low half; z has no high half.
     return S::template shift_right<3>(S::madd16(s.zero, S::set1(in.centre[r])));
-  } else if constexpr (K == Scaling::kSigned16) {
-    return S::template shift_left<2>(S::set1(in.centre16[2 * r + half]));
+  } else if constexpr (has_halves(K)) {
+    return centred<S, C>(in.centre16[2 * r + half]);
   } else {
-    return S::zero_i32();
+    return centred<S, C>(in.centre[r]);
   }
 }
 
 template <class S, Codes C>
 FEWBIT_INLINE typename S::I32 dot(typename S::I32 acc, typename S::U8 u, typename S::U8 q) {
-  if constexpr (C == Codes::kBits8) return S::dot4(acc, u, q);
+  if constexpr (bits_of(C) == 8) return S::dot4(acc, u, q);
   return S::dot4_u7(acc, u, q);
 }
 
-template <class S>
-FEWBIT_INLINE typename S::F32 add_half(typename S::F32 acc, typename S::I32 dot,
-                                       typename S::F32 scale_w, float scale_a) {
-  return S::fma(S::convert(dot), S::mul(scale_w, S::set1(scale_a)), acc);
-}
-
-// The float part of the chain for row r.
+// The float part of the chain for row r, of one half where a run has halves.
 template <class S, Scaling K>
-FEWBIT_INLINE typename S::F32 add_run(typename S::F32 acc, typename S::I32 first,
-                                      typename S::I32 second, const RunInputs& in,
-                                      const RunScales<S, K>& s, int r) {
-  acc = add_half<S>(acc, first, s.scale, in.scales[r]);
-  if constexpr (K == Scaling::kSigned16) acc = add_half<S>(acc, second, s.second, in.scales[r]);
-  if constexpr (K == Scaling::kMinimum || K == Scaling::kTwoLevel) {
-    acc = S::fma(s.second, S::set1(in.weighted[r]), acc);
+FEWBIT_INLINE typename S::F32 add_part(typename S::F32 acc, typename S::I32 dot,
+                                       const RunInputs& in, const RunScales<S, K>& s, int r,
+                                       int half) {
+  const typename S::F32 scale_a = S::set1(in.scales[r]);
+  acc = S::fma(S::convert(dot), S::mul(s.scale[half], scale_a), acc);
+  if constexpr (K == Scaling::kTwoLevel16) {
+    // -weighted: (-m) weighted and m (-weighted) are the same.
+    const typename S::I32 minus_sum =
+        S::template shift_right<3>(S::set1(in.centre16[2 * r + half]));
+    acc = S::fma(s.minimum[half], S::mul(S::convert(minus_sum), scale_a), acc);
+  } else if constexpr (has_minimum(K)) {
+    acc = S::fma(s.minimum[half], S::set1(in.weighted[r]), acc);
   }
   return acc;
 }
@@ -267,8 +332,7 @@ FEWBIT_INLINE void few_rows(const PackedMatrix& w, int64_t tile, RunInputs in,
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       first[r] = start_dot<S, C, K>(in, walker.scales, r, 0);
-      second[r] =
-          K == Scaling::kSigned16 ? start_dot<S, C, K>(in, walker.scales, r, 1) : S::zero_i32();
+      second[r] = has_halves(K) ? start_dot<S, C, K>(in, walker.scales, r, 1) : S::zero_i32();
     }
     dot_pair<S, C, K, R, 0>(codes, in.q, first, second);
     dot_pair<S, C, K, R, 1>(codes, in.q, first, second);
@@ -276,8 +340,11 @@ FEWBIT_INLINE void few_rows(const PackedMatrix& w, int64_t tile, RunInputs in,
     dot_pair<S, C, K, R, 3>(codes, in.q, first, second);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      if constexpr (K != Scaling::kSigned16) first[r] = S::add(first[r], second[r]);
-      acc[r] = add_run<S, K>(acc[r], first[r], second[r], in, walker.scales, r);
+      if constexpr (!has_halves(K)) first[r] = S::add(first[r], second[r]);
+      acc[r] = add_part<S, K>(acc[r], first[r], in, walker.scales, r, 0);
+      if constexpr (has_halves(K)) {
+        acc[r] = add_part<S, K>(acc[r], second[r], in, walker.scales, r, 1);
+      }
     }
     RunInputs::advance(in);
   }
@@ -327,13 +394,28 @@ inline constexpr int kFewRows = S::kRegisters >= 32   ? 8
                                 : S::kRegisters >= 16 ? 4
                                                       : 2;
 
+// Formats that most files hold have a kernel for each number of rows, and one for a tile left over.
+// The others, so that compiling takes no longer for them, have powers of two alone.
+constexpr bool is_common(Codes codes, Scaling scaling) {
+  const bool common_codes =
+      codes == Codes::kBits4 || codes == Codes::kBits5 || codes == Codes::kBits8;
+  return (common_codes && scaling != Scaling::kAsymmetric) || codes == Codes::kIq4 ||
+         scaling == Scaling::kSigned16;
+}
+
+template <class S, Codes C, Scaling K>
+inline constexpr int kMostRows = is_common(C, K) || S::kRegisters > 0 ? kFewRows<S> : 1;
+
+// Takes the first `rows` rows or fewer; returns how many.
 template <class S, Codes C, Scaling K, int R>
-FEWBIT_INLINE void dispatch_rows(const PackedMatrix& w, int64_t tile, const Activations& a,
-                                 int64_t row, int64_t rows, const TileOut<S>& to) {
+FEWBIT_INLINE int64_t dispatch_rows(const PackedMatrix& w, int64_t tile, const Activations& a,
+                                    int64_t row, int64_t rows, const TileOut<S>& to) {
   if constexpr (R > 1) {
-    if (rows < R) return dispatch_rows<S, C, K, R - 1>(w, tile, a, row, rows, to);
+    constexpr int kFewer = is_common(C, K) ? R - 1 : R / 2;
+    if (rows < R) return dispatch_rows<S, C, K, kFewer>(w, tile, a, row, rows, to);
   }
   few_rows_of_tile<S, C, K, R>(w, tile, a, row, to);
+  return R;
 }
 
 // The largest piece of [row, row_end) that lies in one row block and has at most `most` rows.
@@ -351,9 +433,8 @@ void multiply_few(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, c
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const auto to = TileOut<S>::at(w, tile, bias, out, out_stride);
     for (int64_t row = row_begin; row < row_end;) {
-      const int64_t rows = piece_of(row, row_end, kFewRows<S>);
-      dispatch_rows<S, C, K, kFewRows<S>>(w, tile, a, row, rows, to);
-      row += rows;
+      const int64_t rows = piece_of(row, row_end, kMostRows<S, C, K>);
+      row += dispatch_rows<S, C, K, kMostRows<S, C, K>>(w, tile, a, row, rows, to);
     }
   }
 }

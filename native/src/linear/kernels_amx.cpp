@@ -1,8 +1,9 @@
 // AMX for many rows: tiles of 16 activation rows x 32 inputs (the run as it lies in Activations)
 // times 32 inputs x 16 outputs (a run's 8 quads, centred to signed bytes) give 16 x 16 exact dots;
 // the float chain then follows in AVX-512. The AVX-512 kernels, which compute the same bits, take
-// few rows, float weights, 8-bit asymmetric codes (u - z needs nine bits) and kSigned16 (two
-// products of 16 inputs a run cost twice the tile traffic: 0.75 of AVX-512's speed, measured).
+// few rows, float weights, 8-bit asymmetric codes (u - z needs nine bits) and scales for 16 inputs
+// (Q2_K, Q3_K, Q6_K: two products of 16 inputs a run cost twice the tile traffic; 0.75 of AVX-512's
+// speed, measured for Q6_K).
 #include <immintrin.h>
 
 #include <cstring>
@@ -61,23 +62,22 @@ void configure(int fewer_rows) {
 template <Scaling K>
 struct alignas(kVector) SignedTile {
   int8_t codes[kChunkRuns][kQuads][kVector];
-  float scale[kChunkRuns][kLanes];
-  float second[kChunkRuns][kLanes];
+  UnpackedScales<K> scales[kChunkRuns];
 };
 
 template <Codes C, Scaling K>
-__m512i centre_of(const RunScales<S, K>& scales) {
-  if constexpr (K == Scaling::kSymmetric) return S::set1_u8(1 << (bits_of(C) - 1));
+__m512i zero_of(const RunScales<S, K>& scales) {
   if constexpr (K == Scaling::kAsymmetric) return S::mul(scales.zero, S::set1(0x01010101));
-  return S::zero_i32();
+  if constexpr (has_minimum(K)) return S::zero_i32();
+  return S::set1_u8(centre_of(C));
 }
 
 template <Codes C, int V>
-FEWBIT_INLINE void store_signed_pair(const uint8_t* codes, __m512i centre, int8_t (*out)[kVector]) {
+FEWBIT_INLINE void store_signed_pair(const uint8_t* codes, __m512i zero, int8_t (*out)[kVector]) {
   __m512i low, high;
   unpack_pair<S, C, V>(codes, low, high);
-  S::store_u8(out[V], S::sub_u8(low, centre));
-  S::store_u8(out[V + 4], S::sub_u8(high, centre));
+  S::store_u8(out[V], S::sub_u8(low, zero));
+  S::store_u8(out[V + 4], S::sub_u8(high, zero));
 }
 
 template <Codes C, Scaling K>
@@ -87,15 +87,12 @@ void unpack_signed(Walker<S, C, K>& walker, int runs, SignedTile<K>& to) {
     for (size_t line = 0; line < code_bytes(C); line += kVector) {
       S::prefetch(codes + kPrefetchAhead + line);
     }
-    const __m512i centre = centre_of<C, K>(walker.scales);
-    store_signed_pair<C, 0>(codes, centre, to.codes[i]);
-    store_signed_pair<C, 1>(codes, centre, to.codes[i]);
-    store_signed_pair<C, 2>(codes, centre, to.codes[i]);
-    store_signed_pair<C, 3>(codes, centre, to.codes[i]);
-    S::store(to.scale[i], walker.scales.scale);
-    if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
-      S::store(to.second[i], walker.scales.second);
-    }
+    const __m512i zero = zero_of<C, K>(walker.scales);
+    store_signed_pair<C, 0>(codes, zero, to.codes[i]);
+    store_signed_pair<C, 1>(codes, zero, to.codes[i]);
+    store_signed_pair<C, 2>(codes, zero, to.codes[i]);
+    store_signed_pair<C, 3>(codes, zero, to.codes[i]);
+    store_scales<S, K>(walker.scales, to.scales[i]);
   }
 }
 
@@ -129,13 +126,7 @@ FEWBIT_INLINE void multiply_run(const int8_t* q, const int8_t* codes, Dots& to) 
 template <Scaling K>
 FEWBIT_INLINE __m512 finish_row(__m512 acc, const Dots& dots, const SignedTile<K>& tile, int run,
                                 const RunInputs& in, int r) {
-  RunScales<S, K> scales;
-  scales.scale = S::load(tile.scale[run]);
-  if constexpr (K != Scaling::kSymmetric && K != Scaling::kAsymmetric) {
-    scales.second = S::load(tile.second[run]);
-  }
-  const __m512i dot = S::load(dots[r]);
-  return add_run<S, K>(acc, dot, dot, in, scales, r);
+  return add_part<S, K>(acc, S::load(dots[r]), in, load_scales<S, K>(tile.scales[run]), r, 0);
 }
 
 // A whole block of 16 rows: the accumulators stay in registers.
@@ -277,7 +268,7 @@ class TileMultiplier {
 
 bool fits_tiles(const PackedMatrix& w) {
   const bool nine_bits = w.codes == Codes::kBits8 && w.scaling == Scaling::kAsymmetric;
-  return !w.is_float() && !nine_bits && w.scaling != Scaling::kSigned16;
+  return !w.is_float() && !nine_bits && !has_halves(w.scaling);
 }
 
 void multiply_amx(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const Activations& a,
@@ -288,7 +279,7 @@ void multiply_amx(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, c
                                    out_stride);
   }
   with_integer_format(w, [&]<Codes C, Scaling K>() {
-    if constexpr (K != Scaling::kSigned16) {
+    if constexpr (!has_halves(K) && !(C == Codes::kBits8 && K == Scaling::kAsymmetric)) {
       TileMultiplier<C, K> multiplier(w, a, bias, out, out_stride);
       for (int64_t tile = tile_begin; tile < tile_end; tile += kBlockTiles) {
         const int64_t left = tile_end - tile;

@@ -12,17 +12,35 @@ inline constexpr int kTileRows = 16;  // outputs in a tile: the lanes of every k
 inline constexpr int kGroup = 32;     // inputs that share an activation scale
 inline constexpr int kRowBlock = 16;  // activation rows that lie together
 
-enum class Codes : uint8_t { kBits4, kBits5, kBits6, kBits8, kF32, kF16, kBf16 };
+enum class Codes : uint8_t {
+  kBits2,
+  kBits3,
+  kBits4,
+  kBits5,
+  kBits6,
+  kBits7,
+  kBits8,
+  kIq4,   // 4 bits that stand for one of 16 unevenly spaced values (IQ4_NL, IQ4_XS)
+  kE2m1,  // 4 bits that stand for twice a float of 4 bits (MXFP4)
+  kF32,
+  kF16,
+  kBf16,
+};
 
-// How an unsigned code u becomes a weight. Scales are fp16; products of two scales are rounded to
-// float32 before use.
+// How an unsigned code u becomes a weight. c is the middle of the codes, 2^(bits-1); codes that
+// stand for a value v are first replaced by u = v + c, with c = 128 (kIq4) or 16 (kE2m1). Scales
+// are fp16; products of two scales are rounded to float32 before use.
 enum class Scaling : uint8_t {
   kNone,        // float weights
-  kSymmetric,   // s (u - 2^(bits-1)), s per group
+  kSymmetric,   // s (u - c), s per group
   kAsymmetric,  // s (u - z), z u8 per group
   kMinimum,     // d u + m, d and m per group (Q4_1, Q5_1)
+  kExponent,    // 2^(e - 128) (u - c), e u8 per 32 (MXFP4)
   kTwoLevel,    // (d sc) u - (dmin mn), d and dmin per 256; sc, mn 6 bits per 32 (Q4_K, Q5_K)
-  kSigned16,    // (d sc) (u - 32), d per 256, sc int8 per 16 (Q6_K)
+  kTwoLevel16,  // the same, sc and mn 4 bits per 16 (Q2_K)
+  kSigned16,    // (d sc) (u - c), d per 256, sc int8 per 16 (Q6_K)
+  kSixBit16,    // (d (sc - 32)) (u - c), d per 256, sc 6 bits per 16 (Q3_K)
+  kSixBit32,    // the same, sc per 32 (IQ4_XS)
 };
 
 // A weight matrix [rows, columns], cut into tiles of 16 rows. A tile holds its groups of inputs in
@@ -79,12 +97,15 @@ struct LinearKernels {
 
   // out[r * out_stride + o] = the chain over runs of 32 inputs in ascending order, from acc = 0,
   //   acc = fma(float(dot), round(scale_w * scale_a), acc)
-  //   acc = fma(m, weighted, acc)       where the weights have minima (m < 0 for kTwoLevel)
+  //   acc = fma(m, weighted, acc)       where the weights have minima (m = -(dmin mn) for
+  //   kTwoLevel)
   // then + bias[o] (+ 0 where bias is null), for the outputs of tiles [tile_begin, tile_end) and
-  // activation rows [row_begin, row_end). `dot` is the exact integer sum of (u - z) q; kSigned16
-  // has two dots a run, of 16 inputs each. Float weights: acc = fma(w, x, acc) over ascending
-  // inputs. Outputs beyond the matrix's rows are not written. For many rows, give a thread all the
-  // rows and a range of tiles: a tile is unpacked once a call.
+  // activation rows [row_begin, row_end). `dot` is the exact integer sum of (u - z) q or (u - c) q,
+  // of u q with minima. Where scales belong to 16 inputs, a run takes the step or steps twice: for
+  // its first half, then for its second, `weighted` being round(sum of q of the half * scale_a).
+  // Float weights: acc = fma(w, x, acc) over ascending inputs. Outputs beyond the matrix's rows are
+  // not written. For many rows, give a thread all the rows and a range of tiles: a tile is unpacked
+  // once a call.
   void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
                    const Activations& a, int64_t row_begin, int64_t row_end, const float* bias,
                    float* out, int64_t out_stride);

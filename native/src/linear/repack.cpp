@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linear/layout.h"
+#include "linear/stored.h"
 
 namespace fewbit {
 
@@ -23,9 +24,22 @@ struct Target {
 };
 
 Codes affine_codes(int bits) {
-  if (bits <= 4) return Codes::kBits4;
-  if (bits == 5) return Codes::kBits5;
-  return bits == 6 ? Codes::kBits6 : Codes::kBits8;
+  switch (bits) {
+    case 2:
+      return Codes::kBits2;
+    case 3:
+      return Codes::kBits3;
+    case 4:
+      return Codes::kBits4;
+    case 5:
+      return Codes::kBits5;
+    case 6:
+      return Codes::kBits6;
+    case 7:
+      return Codes::kBits7;
+    default:
+      return Codes::kBits8;
+  }
 }
 
 Target target_of(Source source, int bits, bool asymmetric) {
@@ -42,12 +56,22 @@ Target target_of(Source source, int bits, bool asymmetric) {
       return {Codes::kBits5, Scaling::kMinimum};
     case Source::kQ8_0:
       return {Codes::kBits8, Scaling::kSymmetric};
+    case Source::kQ2_K:
+      return {Codes::kBits2, Scaling::kTwoLevel16};
+    case Source::kQ3_K:
+      return {Codes::kBits3, Scaling::kSixBit16};
     case Source::kQ4_K:
       return {Codes::kBits4, Scaling::kTwoLevel};
     case Source::kQ5_K:
       return {Codes::kBits5, Scaling::kTwoLevel};
     case Source::kQ6_K:
       return {Codes::kBits6, Scaling::kSigned16};
+    case Source::kIq4Nl:
+      return {Codes::kIq4, Scaling::kSymmetric};
+    case Source::kIq4Xs:
+      return {Codes::kIq4, Scaling::kSixBit32};
+    case Source::kMxfp4:
+      return {Codes::kE2m1, Scaling::kExponent};
     case Source::kF32:
       return {Codes::kF32, Scaling::kNone};
     case Source::kF16:
@@ -58,283 +82,242 @@ Target target_of(Source source, int bits, bool asymmetric) {
 }
 
 int64_t group_of(Source source, int64_t affine_group) {
-  switch (source) {
-    case Source::kAffine:
-      return affine_group;
-    case Source::kQ4_K:
-    case Source::kQ5_K:
-    case Source::kQ6_K:
-      return kSuper;
-    case Source::kF32:
-    case Source::kF16:
-    case Source::kBf16:
-      return 1;
-    default:
-      return kGroup;
-  }
+  return source == Source::kAffine ? affine_group : block_size(source);
 }
 
-// Bytes of a stored block of a weight group; affine and float sources have none.
-size_t block_bytes(Source source) {
-  switch (source) {
-    case Source::kQ4_0:
-      return 18;
-    case Source::kQ4_1:
-      return 20;
-    case Source::kQ5_0:
-      return 22;
-    case Source::kQ5_1:
-      return 24;
-    case Source::kQ8_0:
-      return 34;
-    case Source::kQ4_K:
-      return 144;
-    case Source::kQ5_K:
-      return 176;
-    case Source::kQ6_K:
-      return 210;
-    default:
-      return 0;
-  }
-}
-
-// --- codes of one run of one row, as unsigned bytes ----------------------------------------------
-
-void unpack_nibbles(const uint8_t* packed, uint8_t* out) {
-  for (int i = 0; i < 16; ++i) {
-    out[i] = packed[i] & 0x0f;
-    out[16 + i] = packed[i] >> 4;
-  }
-}
-
-void add_fifth_bits(const uint8_t* packed, uint8_t* out) {
-  uint32_t bits;
-  std::memcpy(&bits, packed, 4);
-  for (int i = 0; i < 32; ++i) out[i] |= static_cast<uint8_t>(((bits >> i) & 1u) << 4);
-}
-
-// Q4_K and Q5_K: 32 bytes hold two runs, the even one in the low nibbles.
-void unpack_super_nibbles(const uint8_t* nibbles, int64_t run, uint8_t* out) {
-  const uint8_t* pair = nibbles + 32 * (run / 2);
-  const int shift = 4 * static_cast<int>(run % 2);
-  for (int i = 0; i < 32; ++i) out[i] = (pair[i] >> shift) & 0x0f;
-}
-
-// Q6_K: each half of 128 inputs has 64 bytes of nibbles (runs 0 and 1 low, 2 and 3 high) and 32
-// bytes of bit pairs, pair k of byte i for input i of run k.
-void unpack_q6k(const uint8_t* block, int64_t run, uint8_t* out) {
-  const uint8_t* nibbles = block + 64 * (run / 4) + 32 * (run % 2);
-  const uint8_t* pairs = block + 128 + 32 * (run / 4);
-  const int nibble_shift = run % 4 >= 2 ? 4 : 0;
-  const int pair_shift = 2 * static_cast<int>(run % 4);
-  for (int i = 0; i < 32; ++i) {
-    const int low = (nibbles[i] >> nibble_shift) & 0x0f;
-    const int high = (pairs[i] >> pair_shift) & 3;
-    out[i] = static_cast<uint8_t>(low | (high << 4));
-  }
-}
-
-// Dense codes; `offset` moves symmetric codes of fewer bits to the centre of the kernel's.
-void unpack_affine(const uint8_t* packed, int bits, int offset, uint8_t* out) {
-  const uint64_t mask = (uint64_t{1} << bits) - 1;
-  for (int i = 0; i < 32; i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, packed + bits * (i / 8), static_cast<size_t>(bits));
-    for (int k = 0; k < 8; ++k) {
-      out[i + k] = static_cast<uint8_t>(((word >> (bits * k)) & mask) + offset);
-    }
-  }
-}
-
-void unpack_run(const StoredMatrix& m, const uint8_t* row, int64_t run, uint8_t* out) {
-  const uint8_t* block = row + static_cast<size_t>(run) * block_bytes(m.source);
-  const uint8_t* super = row + static_cast<size_t>(run / 8) * block_bytes(m.source);
+// Calls f.template operator()<source, codes>() for an integer source.
+template <class F>
+void with_source(const StoredMatrix& m, F&& f) {
   switch (m.source) {
     case Source::kQ4_0:
-      return unpack_nibbles(block + 2, out);
+      return f.template operator()<Source::kQ4_0, Codes::kBits4>();
     case Source::kQ4_1:
-      return unpack_nibbles(block + 4, out);
+      return f.template operator()<Source::kQ4_1, Codes::kBits4>();
     case Source::kQ5_0:
-      unpack_nibbles(block + 6, out);
-      return add_fifth_bits(block + 2, out);
+      return f.template operator()<Source::kQ5_0, Codes::kBits5>();
     case Source::kQ5_1:
-      unpack_nibbles(block + 8, out);
-      return add_fifth_bits(block + 4, out);
+      return f.template operator()<Source::kQ5_1, Codes::kBits5>();
     case Source::kQ8_0:
-      for (int i = 0; i < 32; ++i) out[i] = block[2 + i] ^ 0x80;
-      return;
+      return f.template operator()<Source::kQ8_0, Codes::kBits8>();
+    case Source::kQ2_K:
+      return f.template operator()<Source::kQ2_K, Codes::kBits2>();
+    case Source::kQ3_K:
+      return f.template operator()<Source::kQ3_K, Codes::kBits3>();
     case Source::kQ4_K:
-      return unpack_super_nibbles(super + 16, run % 8, out);
+      return f.template operator()<Source::kQ4_K, Codes::kBits4>();
     case Source::kQ5_K:
-      unpack_super_nibbles(super + 48, run % 8, out);
-      for (int i = 0; i < 32; ++i) out[i] |= ((super[16 + i] >> (run % 8)) & 1) << 4;
-      return;
+      return f.template operator()<Source::kQ5_K, Codes::kBits5>();
     case Source::kQ6_K:
-      return unpack_q6k(super, run % 8, out);
-    default: {
-      const int centre = 1 << (bits_of(affine_codes(m.bits)) - 1);
-      const int offset = m.zeros ? 0 : centre - (1 << (m.bits - 1));
-      return unpack_affine(row + static_cast<size_t>(run) * 4 * m.bits, m.bits, offset, out);
-    }
+      return f.template operator()<Source::kQ6_K, Codes::kBits6>();
+    case Source::kIq4Nl:
+      return f.template operator()<Source::kIq4Nl, Codes::kIq4>();
+    case Source::kIq4Xs:
+      return f.template operator()<Source::kIq4Xs, Codes::kIq4>();
+    case Source::kMxfp4:
+      return f.template operator()<Source::kMxfp4, Codes::kE2m1>();
+    default:
+      break;
+  }
+  switch (m.bits) {
+    case 2:
+      return f.template operator()<Source::kAffine, Codes::kBits2>();
+    case 3:
+      return f.template operator()<Source::kAffine, Codes::kBits3>();
+    case 4:
+      return f.template operator()<Source::kAffine, Codes::kBits4>();
+    case 5:
+      return f.template operator()<Source::kAffine, Codes::kBits5>();
+    case 6:
+      return f.template operator()<Source::kAffine, Codes::kBits6>();
+    case 7:
+      return f.template operator()<Source::kAffine, Codes::kBits7>();
+    default:
+      return f.template operator()<Source::kAffine, Codes::kBits8>();
   }
 }
 
-// --- scales --------------------------------------------------------------------------------------
+// --- heads ---------------------------------------------------------------------------------------
 
 void put_u16(uint8_t* head, int lane, const uint8_t* value) {
   std::memcpy(head + 2 * lane, value, 2);
 }
 
-void write_head(const StoredMatrix& m, int64_t row, int64_t group, int lane, uint8_t* head) {
-  const uint8_t* block = m.bytes + static_cast<size_t>(row) * m.row_bytes +
-                         static_cast<size_t>(group) * block_bytes(m.source);
-  switch (m.source) {
-    case Source::kAffine: {
-      const auto at = static_cast<size_t>(row * m.scale_stride + group);
-      put_u16(head, lane, static_cast<const uint8_t*>(m.scales) + 2 * at);
-      if (m.zeros) head[32 + lane] = m.zeros[at];
-      return;
-    }
-    case Source::kQ4_0:
-    case Source::kQ5_0:
-    case Source::kQ8_0:
-      return put_u16(head, lane, block);
-    case Source::kQ6_K:
-      return put_u16(head, lane, block + 208);
-    default:
-      put_u16(head, lane, block);
-      return put_u16(head + 32, lane, block + 2);
-  }
-}
-
-// The steps of one row in one group, to where layout.h numbers them: 32 k + lane and 16 further.
-void gather_steps(const StoredMatrix& m, int64_t row, int64_t group, int lane, uint8_t* steps) {
-  const uint8_t* block = m.bytes + static_cast<size_t>(row) * m.row_bytes +
-                         static_cast<size_t>(group) * block_bytes(m.source);
-  if (m.source == Source::kQ6_K) {
-    for (int i = 0; i < 16; ++i) steps[16 * i + lane] = block[192 + i];
-    return;
-  }
-  // Bytes 0-3 and 4-7 hold the scales and minima of runs 0-3; bytes 8-11 the low nibbles of runs
-  // 4-7, whose upper bits are the top of bytes 0-7.
-  const uint8_t* packed = block + 4;
-  for (int k = 0; k < 4; ++k) {
-    uint8_t* early = steps + kRunSteps * k + lane;
-    uint8_t* late = early + kRunSteps * 4;
-    early[0] = packed[k] & 63;
-    early[16] = packed[k + 4] & 63;
-    late[0] = static_cast<uint8_t>((packed[k + 8] & 0x0f) | ((packed[k] >> 2) & 0x30));
-    late[16] = static_cast<uint8_t>((packed[k + 8] >> 4) | ((packed[k + 4] >> 2) & 0x30));
-  }
-}
-
+// The 256 steps of 6 bits as layout.h has them.
 void write_six_bit_steps(const uint8_t* steps, uint8_t* out) {
-  for (int b = 0; b < kVector; ++b) {
-    const uint8_t v[4] = {steps[b], steps[kVector + b], steps[2 * kVector + b],
-                          steps[3 * kVector + b]};
-    out[b] = static_cast<uint8_t>((v[0] & 0x0f) | (v[2] << 4));
-    out[kVector + b] = static_cast<uint8_t>((v[1] & 0x0f) | (v[3] << 4));
-    out[2 * kVector + b] = static_cast<uint8_t>((v[0] >> 4) | ((v[1] >> 4) << 2) |
-                                                ((v[2] >> 4) << 4) | ((v[3] >> 4) << 6));
+  constexpr uint64_t kNibble = in_each_byte(0x0f), kPair = in_each_byte(3);
+  for (int b = 0; b < kVector; b += 8) {
+    uint64_t v[4];
+    for (int i = 0; i < 4; ++i) v[i] = load_word(steps + kVector * i + b);
+    const uint64_t first = (v[0] & kNibble) | ((v[2] & kNibble) << 4);
+    const uint64_t second = (v[1] & kNibble) | ((v[3] & kNibble) << 4);
+    uint64_t pairs = 0;
+    for (int i = 0; i < 4; ++i) pairs |= ((v[i] >> 4) & kPair) << (2 * i);
+    std::memcpy(out + b, &first, 8);
+    std::memcpy(out + kVector + b, &second, 8);
+    std::memcpy(out + 2 * kVector + b, &pairs, 8);
   }
 }
 
-void write_steps(const StoredMatrix& m, const Target& t, int64_t first, int lanes, int64_t group,
-                 uint8_t* head) {
+// IQ4_XS: the upper bits lie together as they are stored.
+void write_iq4_xs_steps(const uint8_t* block, int lane, uint8_t* head) {
+  uint8_t* steps = head + steps_offset(Scaling::kSixBit32);
+  put_u16(steps, lane, block + 2);
+  for (int k = 0; k < 4; ++k) {
+    const int shift = 4 * (k % 2);
+    const int low = (block[4 + k / 2] >> shift) & 0x0f;
+    const int high = (block[6 + k / 2] >> shift) & 0x0f;  // of run k + 4
+    steps[32 + 16 * k + lane] = static_cast<uint8_t>(low | (high << 4));
+  }
+}
+
+// The rows of a tile, and where their blocks of a group begin.
+struct TileRows {
+  const StoredMatrix& m;
+  int64_t first;
+  int lanes;
+
+  const uint8_t* row(int lane) const {
+    return m.bytes + static_cast<size_t>(first + lane) * m.row_bytes;
+  }
+};
+
+void write_affine_head(const TileRows& rows, int64_t group, uint8_t* head) {
+  const StoredMatrix& m = rows.m;
+  for (int r = 0; r < rows.lanes; ++r) {
+    const auto at = static_cast<size_t>((rows.first + r) * m.scale_stride + group);
+    put_u16(head, r, static_cast<const uint8_t*>(m.scales) + 2 * at);
+    if (m.zeros) head[32 + r] = m.zeros[at];
+  }
+}
+
+template <Source kSource>
+void write_head(const TileRows& rows, const Target& t, int64_t group, uint8_t* head) {
+  if constexpr (kSource == Source::kAffine) return write_affine_head(rows, group, head);
   uint8_t steps[kSteps] = {};
-  for (int r = 0; r < lanes; ++r) gather_steps(m, first + r, group, r, steps);
+  for (int r = 0; r < rows.lanes; ++r) {
+    const uint8_t* block = rows.row(r) + static_cast<size_t>(group) * block_bytes(kSource);
+    if constexpr (kSource == Source::kMxfp4) {
+      head[r] = block[0];
+      continue;
+    }
+    put_u16(head, r, block + scale_offset(kSource));
+    if (has_minimum(t.scaling)) put_u16(head + 32, r, block + scale_offset(kSource) + 2);
+    if constexpr (kSource == Source::kIq4Xs) {
+      write_iq4_xs_steps(block, r, head);
+    } else if constexpr (block_size(kSource) == kSuper) {
+      steps_of_block<kSource>(block, r, steps);
+    }
+  }
   uint8_t* out = head + steps_offset(t.scaling);
-  if (t.scaling == Scaling::kTwoLevel) return write_six_bit_steps(steps, out);
-  std::memcpy(out, steps, kSteps);
+  if (steps_bytes(t.scaling) == kSteps) std::memcpy(out, steps, kSteps);
+  if (steps_bytes(t.scaling) == kSteps * 6 / 8) write_six_bit_steps(steps, out);
 }
 
-// --- vectors -------------------------------------------------------------------------------------
+// --- planes of codes -----------------------------------------------------------------------------
 
-using RunCodes = uint8_t[kTileRows][kGroup];
-
-uint32_t quad(const RunCodes& codes, int row, int j) {
-  uint32_t word;
-  std::memcpy(&word, codes[row] + 4 * j, 4);
-  return word;
-}
+uint32_t low_half(uint64_t x) { return static_cast<uint32_t>(x); }
+uint32_t high_half(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
 
 void put_u32(uint8_t* vectors, int vector, int lane, uint32_t word) {
   std::memcpy(vectors + kVector * vector + 4 * lane, &word, 4);
 }
 
-void write_codes(const RunCodes& codes, Codes kind, uint8_t* out) {
-  for (int r = 0; r < kTileRows; ++r) {
-    if (kind == Codes::kBits8) {
-      for (int j = 0; j < kQuads; ++j) put_u32(out, j, r, quad(codes, r, j));
-      continue;
+void put_nibbles(const RunWords& c, int lane, uint8_t* out) {
+  constexpr uint64_t kNibble = in_each_byte(0x0f);
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t both = (c.word[i] & kNibble) | ((c.word[i + 2] & kNibble) << 4);
+    put_u32(out, 2 * i, lane, low_half(both));
+    put_u32(out, 2 * i + 1, lane, high_half(both));
+  }
+}
+
+// A word has quads 2i and 2i + 1, whose pairs stand next to each other in a vector.
+void put_pairs(const RunWords& c, int from, int lane, uint8_t* out) {
+  constexpr uint64_t kPair = in_each_byte(3);
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t even = (c.word[2 * i] >> from) & kPair;
+    const uint64_t odd = (c.word[2 * i + 1] >> from) & kPair;
+    const uint64_t both = even | (odd << 4);
+    put_u32(out, i, lane, low_half(both) | (high_half(both) << 2));
+  }
+}
+
+void put_bits(const RunWords& c, int from, int lane, uint8_t* out) {
+  uint64_t all = 0;
+  for (int i = 0; i < 4; ++i) all |= ((c.word[i] >> from) & in_each_byte(1)) << (2 * i);
+  put_u32(out, 0, lane, low_half(all) | (high_half(all) << 1));
+}
+
+template <Codes kCodes>
+void put_codes(const RunWords& c, int lane, uint8_t* out) {
+  if constexpr (kCodes == Codes::kBits8) {
+    for (int j = 0; j < kQuads; ++j) {
+      put_u32(out, j, lane, j % 2 ? high_half(c.word[j / 2]) : low_half(c.word[j / 2]));
     }
-    for (int v = 0; v < 4; ++v) {
-      const uint32_t low = quad(codes, r, v) & 0x0f0f0f0fu;
-      const uint32_t high = quad(codes, r, v + 4) & 0x0f0f0f0fu;
-      put_u32(out, v, r, low | (high << 4));
-    }
-    if (kind == Codes::kBits5) {
-      uint32_t fifth = 0;
-      for (int j = 0; j < kQuads; ++j) fifth |= ((quad(codes, r, j) >> 4) & 0x01010101u) << j;
-      put_u32(out, 4, r, fifth);
-    }
-    if (kind == Codes::kBits6) {
-      for (int half = 0; half < 2; ++half) {
-        uint32_t pairs = 0;
-        for (int j = 0; j < 4; ++j) {
-          pairs |= ((quad(codes, r, 4 * half + j) >> 4) & 0x03030303u) << (2 * j);
-        }
-        put_u32(out, 4 + half, r, pairs);
-      }
-    }
+  } else if constexpr (kCodes == Codes::kBits2 || kCodes == Codes::kBits3) {
+    put_pairs(c, 0, lane, out);
+    if constexpr (kCodes == Codes::kBits3) put_bits(c, 2, lane, out + 2 * kVector);
+  } else {
+    uint8_t* plane = out + 4 * kVector;
+    put_nibbles(c, lane, out);
+    if constexpr (kCodes == Codes::kBits5) put_bits(c, 4, lane, plane);
+    if constexpr (kCodes == Codes::kBits6 || kCodes == Codes::kBits7) put_pairs(c, 4, lane, plane);
+    if constexpr (kCodes == Codes::kBits7) put_bits(c, 6, lane, plane + 2 * kVector);
   }
 }
 
 // --- tiles ---------------------------------------------------------------------------------------
 
-void pack_run(const StoredMatrix& m, const Target& t, int64_t first, int lanes, int64_t run,
-              uint8_t* out) {
-  RunCodes codes = {};
-  for (int r = 0; r < lanes; ++r) {
-    unpack_run(m, m.bytes + static_cast<size_t>(first + r) * m.row_bytes, run, codes[r]);
+// Rows beyond the matrix are zero; a zero exponent would be a subnormal scale, which is slow.
+void clear_tile(const Target& t, const StoredMatrix& m, int64_t group, uint8_t* out) {
+  const size_t bytes = tile_bytes(t.codes, t.scaling, m.columns, group);
+  std::memset(out, 0, bytes);
+  if (t.scaling != Scaling::kExponent) return;
+  for (size_t at = 0; at < bytes; at += group_bytes(t.codes, t.scaling, group)) {
+    std::memset(out + at, 128, kTileRows);
   }
-  write_codes(codes, t.codes, out);
 }
 
-void pack_integer_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile,
-                       uint8_t* out) {
-  const int64_t first = tile * kTileRows;
-  const int lanes = static_cast<int>(std::min<int64_t>(kTileRows, m.rows - first));
-  if (lanes < kTileRows) std::memset(out, 0, tile_bytes(t.codes, t.scaling, m.columns, group));
+template <Source kSource, Codes kCodes>
+void pack_integer_tile(const TileRows& rows, const Target& t, int64_t group, uint8_t* out) {
   const int64_t runs = group / kGroup;
-  for (int64_t g = 0; g < m.columns / group; ++g) {
-    for (int r = 0; r < lanes; ++r) write_head(m, first + r, g, r, out);
-    if (steps_bytes(t.scaling) > 0) write_steps(m, t, first, lanes, g, out);
+  for (int64_t g = 0; g < rows.m.columns / group; ++g) {
+    write_head<kSource>(rows, t, g, out);
     out += head_bytes(t.scaling);
     for (int64_t run = g * runs; run < (g + 1) * runs; ++run) {
-      pack_run(m, t, first, lanes, run, out);
-      out += code_bytes(t.codes);
+      for (int r = 0; r < rows.lanes; ++r) {
+        put_codes<kCodes>(codes_of_run<kSource, kCodes>(rows.row(r), run), r, out);
+      }
+      out += code_bytes(kCodes);
     }
   }
 }
 
+// A block of inputs at a time, so that what is written stays in the nearest cache.
 template <size_t kWidth>
-void pack_float_tile(const StoredMatrix& m, int64_t tile, uint8_t* out) {
-  const int64_t first = tile * kTileRows;
-  const int64_t lanes = std::min<int64_t>(kTileRows, m.rows - first);
-  if (lanes < kTileRows) std::memset(out, 0, kWidth * kTileRows * static_cast<size_t>(m.columns));
-  for (int64_t r = 0; r < lanes; ++r) {
-    const uint8_t* row = m.bytes + static_cast<size_t>(first + r) * m.row_bytes;
-    for (int64_t c = 0; c < m.columns; ++c) {
-      std::memcpy(out + (c * kTileRows + r) * kWidth, row + c * kWidth, kWidth);
+void pack_float_tile(const TileRows& rows, uint8_t* out) {
+  constexpr int64_t kBlock = 256;
+  for (int64_t begin = 0; begin < rows.m.columns; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, rows.m.columns);
+    for (int r = 0; r < rows.lanes; ++r) {
+      const uint8_t* row = rows.row(r);
+      for (int64_t c = begin; c < end; ++c) {
+        std::memcpy(out + static_cast<size_t>(c * kTileRows + r) * kWidth,
+                    row + static_cast<size_t>(c) * kWidth, kWidth);
+      }
     }
   }
 }
 
 void pack_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile, uint8_t* out) {
-  if (t.codes == Codes::kF32) return pack_float_tile<4>(m, tile, out);
-  if (t.scaling == Scaling::kNone) return pack_float_tile<2>(m, tile, out);
-  pack_integer_tile(m, t, group, tile, out);
+  const int64_t first = tile * kTileRows;
+  const TileRows rows{m, first, static_cast<int>(std::min<int64_t>(kTileRows, m.rows - first))};
+  if (rows.lanes < kTileRows) clear_tile(t, m, group, out);
+  if (t.codes == Codes::kF32) return pack_float_tile<4>(rows, out);
+  if (t.scaling == Scaling::kNone) return pack_float_tile<2>(rows, out);
+  with_source(m, [&]<Source kSource, Codes kCodes>() {
+    pack_integer_tile<kSource, kCodes>(rows, t, group, out);
+  });
 }
 
 void require(bool holds, const std::string& message) {

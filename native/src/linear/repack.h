@@ -17,13 +17,73 @@ enum class Source : uint8_t {
   kQ5_0,
   kQ5_1,
   kQ8_0,
+  kQ2_K,
+  kQ3_K,
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kIq4Nl,
+  kIq4Xs,
+  kMxfp4,
   kF32,
   kF16,
   kBf16,
 };
+
+// Inputs and bytes of a stored block; affine codes have none (0 bytes).
+constexpr int64_t block_size(Source source) {
+  switch (source) {
+    case Source::kF32:
+    case Source::kF16:
+    case Source::kBf16:
+      return 1;
+    case Source::kQ2_K:
+    case Source::kQ3_K:
+    case Source::kQ4_K:
+    case Source::kQ5_K:
+    case Source::kQ6_K:
+    case Source::kIq4Xs:
+      return 256;
+    default:
+      return kGroup;
+  }
+}
+
+constexpr size_t block_bytes(Source source) {
+  switch (source) {
+    case Source::kAffine:
+      return 0;
+    case Source::kQ4_0:
+    case Source::kIq4Nl:
+      return 18;
+    case Source::kQ4_1:
+      return 20;
+    case Source::kQ5_0:
+      return 22;
+    case Source::kQ5_1:
+      return 24;
+    case Source::kQ8_0:
+      return 34;
+    case Source::kQ2_K:
+      return 84;
+    case Source::kQ3_K:
+      return 110;
+    case Source::kQ4_K:
+      return 144;
+    case Source::kQ5_K:
+      return 176;
+    case Source::kQ6_K:
+      return 210;
+    case Source::kIq4Xs:
+      return 136;
+    case Source::kMxfp4:
+      return 17;
+    case Source::kF32:
+      return 4;
+    default:
+      return 2;
+  }
+}
 
 // A tensor as a checkpoint stores it. The caller has checked that the pointers hold what the sizes
 // say. `scales`, `zeros` and `bits` are read for kAffine only: element (row, group) is at
@@ -51,9 +111,8 @@ struct OwnedMatrix {
 size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
                     bool asymmetric);
 
-// Packs into memory of `arena`, on `threads` threads. 2- and 3-bit codes become 4-bit ones and
-// 7-bit codes 8-bit ones, with the same values. Throws std::invalid_argument for a shape that
-// cannot be packed.
+// Packs into memory of `arena`, on `threads` threads; every code and scale keeps its value. Throws
+// std::invalid_argument for a shape that cannot be packed.
 OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads);
 
 }  // namespace fewbit

@@ -8,31 +8,37 @@
 
 namespace fewbit {
 
-// Calls f.template operator()<C, K>() for the matrix's format.
+// Calls f.template operator()<C, K>() if that is the matrix's format.
+template <Codes C, Scaling K, class F>
+FEWBIT_INLINE bool if_format(const PackedMatrix& w, F& f) {
+  if (w.codes != C || w.scaling != K) return false;
+  f.template operator()<C, K>();
+  return true;
+}
+
+template <Codes C, class F>
+FEWBIT_INLINE bool if_affine(const PackedMatrix& w, F& f) {
+  return if_format<C, Scaling::kSymmetric>(w, f) || if_format<C, Scaling::kAsymmetric>(w, f);
+}
+
+template <Codes C, class F>
+FEWBIT_INLINE bool if_minima(const PackedMatrix& w, F& f) {
+  return if_format<C, Scaling::kMinimum>(w, f) || if_format<C, Scaling::kTwoLevel>(w, f);
+}
+
+// Calls f.template operator()<C, K>() for the matrix's format, one of all that kernels read.
 template <class F>
-FEWBIT_INLINE void with_integer_format(const PackedMatrix& w, F&& f) {
-  const auto with_affine = [&]<Codes C>() {
-    if (w.scaling == Scaling::kSymmetric) return f.template operator()<C, Scaling::kSymmetric>();
-    f.template operator()<C, Scaling::kAsymmetric>();
-  };
-  const auto with_minima = [&]<Codes C>() {
-    if (w.scaling == Scaling::kMinimum) return f.template operator()<C, Scaling::kMinimum>();
-    if (w.scaling == Scaling::kTwoLevel) return f.template operator()<C, Scaling::kTwoLevel>();
-    with_affine.template operator()<C>();
-  };
-  switch (w.codes) {
-    case Codes::kBits4:
-      return with_minima.template operator()<Codes::kBits4>();
-    case Codes::kBits5:
-      return with_minima.template operator()<Codes::kBits5>();
-    case Codes::kBits6:
-      if (w.scaling == Scaling::kSigned16) {
-        return f.template operator()<Codes::kBits6, Scaling::kSigned16>();
-      }
-      return with_affine.template operator()<Codes::kBits6>();
-    default:
-      return with_affine.template operator()<Codes::kBits8>();
-  }
+FEWBIT_INLINE bool with_integer_format(const PackedMatrix& w, F&& f) {
+  return if_affine<Codes::kBits4>(w, f) || if_minima<Codes::kBits4>(w, f) ||
+         if_affine<Codes::kBits8>(w, f) || if_format<Codes::kBits6, Scaling::kSigned16>(w, f) ||
+         if_affine<Codes::kBits5>(w, f) || if_minima<Codes::kBits5>(w, f) ||
+         if_affine<Codes::kBits6>(w, f) || if_affine<Codes::kBits2>(w, f) ||
+         if_affine<Codes::kBits3>(w, f) || if_affine<Codes::kBits7>(w, f) ||
+         if_format<Codes::kBits2, Scaling::kTwoLevel16>(w, f) ||
+         if_format<Codes::kBits3, Scaling::kSixBit16>(w, f) ||
+         if_format<Codes::kIq4, Scaling::kSymmetric>(w, f) ||
+         if_format<Codes::kIq4, Scaling::kSixBit32>(w, f) ||
+         if_format<Codes::kE2m1, Scaling::kExponent>(w, f);
 }
 
 template <class S>

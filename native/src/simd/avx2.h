@@ -207,6 +207,13 @@ struct Avx2 {
     const __m256i v = _mm256_set1_epi32(word);
     return {v, v};
   }
+  FEWBIT_INLINE U8 repeat16(const void* p) {
+    const __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    return {v, v};
+  }
+  FEWBIT_INLINE U8 lookup16(U8 table, U8 i) {
+    return {_mm256_shuffle_epi8(table.lo, i.lo), _mm256_shuffle_epi8(table.hi, i.hi)};
+  }
   // maddubs would saturate at 2 x 255 x 127, so even and odd bytes are widened to 16 bits.
   FEWBIT_INLINE I32 dot4(I32 acc, U8 u, U8 s) {
     return {add_products(acc.lo, u.lo, s.lo), add_products(acc.hi, u.hi, s.hi)};

@@ -124,6 +124,10 @@ struct Avx512 {
     __builtin_memcpy(&word, p, 4);
     return _mm512_set1_epi32(word);
   }
+  FEWBIT_INLINE U8 repeat16(const void* p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  FEWBIT_INLINE U8 lookup16(U8 table, U8 i) { return _mm512_shuffle_epi8(table, i); }
   FEWBIT_INLINE I32 dot4(I32 acc, U8 u, U8 s) { return _mm512_dpbusd_epi32(acc, u, s); }
   FEWBIT_INLINE I32 dot4_u7(I32 acc, U8 u, U8 s) { return dot4(acc, u, s); }
 

@@ -228,6 +228,12 @@ struct Portable {
   FEWBIT_INLINE U8 broadcast4(const void* p) {
     return each_byte([&](int i) { return static_cast<const uint8_t*>(p)[i % 4]; });
   }
+  FEWBIT_INLINE U8 repeat16(const void* p) {
+    return each_byte([&](int i) { return static_cast<const uint8_t*>(p)[i % 16]; });
+  }
+  FEWBIT_INLINE U8 lookup16(const U8& table, const U8& index) {
+    return each_byte([&](int i) { return table.v[i / 16 * 16 + index.v[i] % 16]; });
+  }
   FEWBIT_INLINE I32 dot4(const I32& acc, const U8& u, const U8& s) {
     return each<I32>([&](int i) {
       int32_t sum = 0;

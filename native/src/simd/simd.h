@@ -32,6 +32,8 @@
 //   srl<N>, sll<N>       of 16-bit words: bits cross between bytes, the caller masks
 //   and_or(a, m, b)      (a & m) | b, of bytes
 //   broadcast4(p)        4 bytes, repeated in every 32-bit lane
+//   repeat16(p)          16 bytes, repeated in every quarter
+//   lookup16(t, i)       byte i of t's own quarter, for each index i < 16
 //   dot4(acc, u, s)      acc + the 4 products of unsigned u and signed s in each lane, exact
 //   dot4_u7(acc, u, s)   the same where every u is at most 127: cheaper on AVX2
 //   reduce_add           by the tree lane i + lane i+8, then i+4, i+2, i+1

@@ -2,12 +2,15 @@
 
 What each format becomes (the bytes are described in native/src/linear/layout.h):
 
-    int2, int3, int4, q4_0   w4.sym     int6             w6.sym      f32, f16, bf16   as they are
-    int5, q5_0               w5.sym     int7, int8, q8_0 w8.sym
-    q4_1, q5_1               w4.min, w5.min               each group has a minimum
-    q4_k, q5_k               w4.two, w5.two               scales and minima of two levels
-    q6_k                     w6.half                      an int8 scale per 16 inputs
-    int2 .. int8, asymmetric w4.asym .. w8.asym           each group has a zero point
+    int2 .. int8               w2.sym .. w8.sym, w2.asym .. w8.asym (with a zero point a group)
+    q4_0, q5_0, q8_0           w4.sym, w5.sym, w8.sym
+    q4_1, q5_1                 w4.min, w5.min          each group has a minimum
+    q4_k, q5_k                 w4.two, w5.two          scales and minima of two levels
+    q2_k                       w2.two                  the same, for each 16 inputs
+    q3_k, q6_k                 w3.half, w6.half        a signed scale for each 16 inputs
+    iq4_nl, iq4_xs             w4.nl, w4.xs            codes stand for uneven values
+    mxfp4                      w4.mx                   codes stand for floats of 4 bits
+    f32, f16, bf16             as they are
 """
 
 from __future__ import annotations
@@ -32,10 +35,14 @@ _BLOCK_WEIGHTS = {
     "q8_0": "w8.sym.g32",
     "q4_k": "w4.two.g32",
     "q5_k": "w5.two.g32",
+    "q2_k": "w2.two.g16",
+    "q3_k": "w3.half.g16",
     "q6_k": "w6.half.g16",
+    "iq4_nl": "w4.nl.g32",
+    "iq4_xs": "w4.xs.g32",
+    "mxfp4": "w4.mx.g32",
 }
 _FLOATS = ("f32", "f16", "bf16")
-_KERNEL_BITS = {2: 4, 3: 4, 4: 4, 5: 5, 6: 6, 7: 8, 8: 8}
 
 
 class Weights(Enum):
@@ -59,7 +66,7 @@ class PackedForm:
     """Inputs that share a scale in an affine format; 0 otherwise."""
     asymmetric: bool = False
     note: str = ""
-    """The widening, in words, where codes take more bits than stored."""
+    """In words, where codes are not run as they are stored; no format needs that now."""
 
     @property
     def kind(self) -> Weights:
@@ -134,17 +141,14 @@ def size_of(form: PackedForm, shape: tuple[int, int]) -> int:
 
 def _affine_form(spec: QuantSpec, columns: int) -> PackedForm:
     group = spec.group_size or columns
-    bits = _KERNEL_BITS[spec.bits]
     kind = "sym" if spec.symmetric else "asym"
     where = f"g{group}" if spec.group_size else "row"
-    note = "" if bits == spec.bits else f"{spec.bits}-bit codes are run as {bits}-bit ones"
     return PackedForm(
         "affine",
-        f"w{bits}.{kind}.{where}",
+        f"w{spec.bits}.{kind}.{where}",
         bits=spec.bits,
         group=group,
         asymmetric=not spec.symmetric,
-        note=note,
     )
 
 
