@@ -1,0 +1,125 @@
+"""Ten thousand arrivals, cancellations and preemptions leave no page and change no output."""
+
+import pytest
+from engine_storm import Storm, alone, fake_engine, requests
+
+from fewbit.cache.pages import PagePool
+from fewbit.cache.prefix import PrefixIndex, chained_digest
+from fewbit.engine.request import Generation
+from fewbit.errors import FewbitError
+
+ASKED = requests(150)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return alone(lambda: fake_engine(pages=7), ASKED)
+
+
+def test_ten_thousand_arrivals(truth):
+    storm = Storm(fake_engine(), ASKED, truth).run(10_000)
+    assert not storm.wrong
+    storm.require_nothing_left()
+    record = storm.running.record
+    assert record.requests == 10_000
+    assert storm.cancelled > 500
+    assert record.preemptions > 300
+    assert record.cached_tokens > 20_000
+    assert record.evictions > 500
+    assert record.pages_peak == record.pages
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_collisions(truth, seed):
+    storm = Storm(fake_engine(digest=chained_digest), ASKED, truth, seed).run(300)
+    assert not storm.wrong
+    storm.require_nothing_left()
+
+
+# --- planted bugs: the storm must see each of them ------------------------------------------------
+
+
+def sees(truth, **fields):
+    """Whether the storm ends in an error, a wrong output or a page left."""
+    try:
+        storm = Storm(fake_engine(**fields), ASKED, truth).run(1000)
+        storm.require_nothing_left()
+    except (AssertionError, LookupError, ValueError, FewbitError):
+        return True
+    return bool(storm.wrong)
+
+
+def test_no_bug_is_no_bug(truth):
+    assert not sees(truth)
+
+
+def test_a_page_freed_while_others_hold_it(truth, monkeypatch):
+    def let_go(self, pages):
+        for page in reversed(pages):
+            self._holders[page] = 0
+            if page in self.index:
+                self._idle[page] = None
+            elif page not in self._free:
+                self._free.append(page)
+
+    def hold(self, pages):
+        for page in pages:
+            self._idle.pop(page, None)
+            self._holders[page] += 1
+
+    monkeypatch.setattr(PagePool, "let_go", let_go)
+    monkeypatch.setattr(PagePool, "hold", hold)
+    assert sees(truth)
+
+
+def test_tokens_that_are_not_compared(truth, monkeypatch):
+    monkeypatch.setattr(PrefixIndex, "_holds", staticmethod(lambda entry, key, parent: True))
+    assert sees(truth)
+
+
+def test_a_parent_that_is_not_compared(truth, monkeypatch):
+    def holds(entry, key, parent):
+        return entry.tokens == key.tokens
+
+    monkeypatch.setattr(PrefixIndex, "_holds", staticmethod(holds))
+    assert sees(truth, digest=lambda parent, tokens: tokens)
+
+
+def test_a_page_written_anew_that_is_still_known(truth, monkeypatch):
+    monkeypatch.setattr(PrefixIndex, "forget", lambda self, page: None)
+    assert sees(truth)
+
+
+def test_a_roll_back_that_is_forgotten(truth, monkeypatch):
+    """Rows of rejected tokens count as computed, so the tokens in their place never are."""
+
+    def settle(self, rows):
+        self.computed += rows
+        self.table.share(self.tokens, min(self.computed, len(self.tokens)))
+
+    monkeypatch.setattr(Generation, "settle", settle)
+    assert sees(truth)
+
+
+def test_a_page_known_before_its_tokens_are_computed(truth, monkeypatch):
+    def settle(self, rows):
+        self.computed = min(self.computed + rows, len(self.tokens) - 1)
+        self.table.roll_back(self.computed)
+        self.table.share(self.tokens, min(len(self.tokens), 64 * len(self.table)))
+
+    monkeypatch.setattr(Generation, "settle", settle)
+    assert sees(truth)
+
+
+def test_a_sequence_set_back_that_keeps_its_place(truth, monkeypatch):
+    """It is not computed again, although others wrote over its pages."""
+    real = Generation.reuse
+
+    def reuse(self):
+        if self.meter.preemptions and not self.computed:
+            self.table.grow(len(self.tokens))
+            self.computed = len(self.tokens) - 1
+        real(self)
+
+    monkeypatch.setattr(Generation, "reuse", reuse)
+    assert sees(truth)
