@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder, FixedDraft
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
@@ -10,7 +11,8 @@ from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.model.runner import load
-from fewbit.sampling import SamplingParams
+from fewbit.runtime.native import NativeExecutor
+from fewbit.sampling import SamplingParams, SamplingThreads
 from fewbit.speculate.drafts import NgramDraft
 
 PARAMS = [SamplingParams(temperature=0), SamplingParams(temperature=0.6, top_p=0.9, seed=4)]
@@ -61,3 +63,25 @@ def test_a_batch_changes_no_token(runner):
     alone = [outputs(runner, [request])[0] for request in requests]
     limits = Limits(rows=20, sequences=6)
     assert outputs(runner, requests, NgramDraft(longest=1, shortest=1), limits) == alone
+
+
+def test_a_storm_of_requests_leaves_no_page_and_changes_no_token(runner):
+    """Chunked prompts, shared pages, drafts, preemption and cancelling, on the native kernels."""
+    executor = runner.executor
+    assert isinstance(executor, NativeExecutor)
+    asked = requests(40, seed=1, vocabulary=320, longest=100)
+    threads = SamplingThreads(executor.pool)
+    served = Served(executor, 320, runner.context, FakeDecoder, threads)
+
+    def plain():
+        return Engine(served, limits=Limits(rows=200, sequences=1))
+
+    draft = Speculation(NgramDraft(longest=2, shortest=1), 3)
+    running = Engine(served, draft, limits=Limits(rows=30, sequences=8))
+    running._scheduler._has_room = lambda generation: True  # so that many are set back
+    storm = Storm(running, asked, alone(plain, asked), most=16).run(400)
+    assert not storm.wrong
+    storm.require_nothing_left()
+    assert running.record.preemptions > 10
+    assert running.record.cached_tokens > 1000
+    assert running.record.evictions > 10
