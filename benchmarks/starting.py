@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from bench import Bench
 from processes import WORKERS, WorkerError
@@ -17,18 +19,22 @@ MOST = 1.0
 
 
 def start(bench: Bench) -> Iterator[Row]:
-    """The second start and those after it; the first may leave something behind for them."""
+    """The second start and those after it; the first leaves the packed weights behind for them."""
     work = "1.5B, start of the process to first token, second start"
     if bench.models.large is None:
         yield not_run(work, f"<= {MOST:.2f} s", NO_LARGE)
         return
-    model, threads = str(bench.models.large), f"--threads={bench.threads}"
-    shared = [model, threads, f"--prompt={PROMPT}"]
-    ours = [sys.executable, "-m", "fewbit", "generate", *shared, "--raw", "--max-tokens=1"]
-    peer = [bench.peer_python, str(WORKERS / "llama_cpp_start.py"), *shared]
-    first = first_token(ours)
-    first_token(peer)
-    pairs = [(first_token(ours), first_token(peer)) for _ in range(bench.rounds)]
+    bench.models.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=bench.models.folder) as folder:
+        link = Path(folder) / bench.models.large.name
+        link.symlink_to(bench.models.large.resolve())
+        shared = [f"--threads={bench.threads}", f"--prompt={PROMPT}"]
+        ours = [sys.executable, "-m", "fewbit", "generate", str(link), *shared, "--raw"]
+        ours.append("--max-tokens=1")
+        peer = [bench.peer_python, str(WORKERS / "llama_cpp_start.py"), str(link), *shared]
+        first = first_token([*ours, "--keep-packed"])
+        first_token(peer)
+        pairs = [(first_token(ours), first_token(peer)) for _ in range(bench.rounds)]
     mine, theirs = zip(*pairs, strict=True)
     yield at_most(f"{work} (first {first:.2f} s)", mine, theirs, MOST, "{:.2f} s")
 
