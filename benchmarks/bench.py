@@ -64,10 +64,11 @@ class Bench:
     def both(self, model: Path, **options: str | int) -> Iterator[tuple[Worker, Worker]]:
         """Start fewbit and llama.cpp with the same model."""
         with self.ours(model, **options) as ours, self.peer(model, **options) as peer:
-            for worker in (ours, peer):
-                worker.ask("decode", tokens=WARM_UP)
-            self.note("; ".join(ours.ask("facts")["kernels"]))
-            self.note(peer.ask("facts")["system"])
+            ours.ask("decode", tokens=WARM_UP)
+            peer.ask("decode", tokens=WARM_UP)
+            kernels = ", ".join(ours.ask("facts")["kernels"])
+            self.note(f"{model.stem}: {kernels}")
+            self.note(f"llama.cpp: {peer.ask('facts')['system']}")
             yield ours, peer
 
     def note(self, text: str) -> None:

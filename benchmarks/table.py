@@ -57,6 +57,7 @@ def at_least(work: str, found: Sequence[float], least: float, form: str) -> Row:
     """Return a row whose figure is the median of one value a round, written by `form`."""
     return Row(
         work,
+        ours=form.format(median(found)),
         figure=form.format(median(found)),
         spread=f"{form.format(min(found))} to {form.format(max(found))}",
         bar=f">= {form.format(least)}",
@@ -71,6 +72,7 @@ def at_most(
     """Return a row of costs, one a round each; the figure is ours."""
     return Row(
         work,
+        ours=form.format(median(ours)),
         peer=form.format(median(peer)) if peer else "",
         figure=form.format(median(ours)),
         spread=f"{form.format(min(ours))} to {form.format(max(ours))}",
