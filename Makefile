@@ -41,12 +41,14 @@ bench: .venv/interop  ## every figure: start, kernels, memory, and all rows agai
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/engine.py
 	$(VERSUS) --json build/benchmarks/versus.json
 
 bench-speed: .venv/interop  ## one sequence: decoding, prompts, blocks of a few tokens
 	$(VERSUS) small large
 
 bench-engine: .venv/interop  ## many sequences, Python's share, a busy neighbour
+	$(BIN)/python benchmarks/engine.py
 	$(VERSUS) concurrent python neighbour
 
 bench-long: .venv/interop  ## decoding behind 8,192 tokens with int8 keys and values
