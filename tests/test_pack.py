@@ -18,9 +18,10 @@ from quantized import (
 from fewbit import _native
 from fewbit._native import PackedMatrix
 from fewbit.errors import KernelError
-from fewbit.formats.registry import BLOCK_FORMATS
+from fewbit.formats.registry import BLOCK_FORMATS, encoded_bytes
 from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor
 from fewbit.runtime.pack import obstacle, pack, packed_form, size_of
+from fewbit.runtime.reference import linear
 
 
 def rows_of(packed: PackedMatrix) -> np.ndarray:
@@ -67,13 +68,9 @@ def test_every_row_stands_where_it_should():
 
 
 @pytest.mark.parametrize("form", INTEGER_FORMATS, ids=format_id)
-def test_packed_bytes_stay_near_the_stored_ones(form):
+def test_the_size_is_known_before_packing(form):
     tensor = random_tensor(form, 64, 512, np.random.default_rng(5))
-    packed = pack(tensor)
-    assert packed.nbytes == size_of(packed_form(tensor), tensor.shape)
-    # A scale per row or tensor is repeated or padded by at most 16 fp16 and zeros a tile.
-    spare = 48 * 4 if isinstance(form, QuantSpec) and form.group_size is None else 0
-    assert packed.nbytes <= tensor.nbytes * 1.02 + spare
+    assert pack(tensor).nbytes == size_of(packed_form(tensor), tensor.shape)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +124,64 @@ def test_the_native_packer_checks_scales(shape):
 def test_the_layout_has_a_version():
     # Packed matrices may be kept in files, which must not be read as another layout's.
     assert _native.layout_version >= 2
+
+
+ALL_AFFINE = tuple(
+    QuantSpec(bits, Granularity.GROUP if group else where, group, symmetric)
+    for bits in range(2, 9)
+    for where, group in (
+        (Granularity.GROUP, 32),
+        (Granularity.GROUP, 64),
+        (Granularity.GROUP, 128),
+        (Granularity.ROW, None),
+        (Granularity.TENSOR, None),
+    )
+    for symmetric in (True, False)
+)
+EVERY_FORMAT = (*(BLOCK_FORMATS[name].spec for name in (*BLOCKS, *FLOATS)), *ALL_AFFINE)
+
+
+@pytest.mark.parametrize("spec", EVERY_FORMAT, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("shape", [(16, 1024), (48, 1536), (4096, 8192)])
+def test_a_packed_matrix_is_at_most_two_hundredths_larger(spec, shape):
+    # The one thing that costs: a tensor's one scale, and zero point, is repeated for every row, 3
+    # bytes for at least 256.
+    described = QuantTensor(spec, shape, np.zeros((1, 1), np.uint8))
+    assert obstacle(described) is None
+    assert size_of(packed_form(described), shape) <= 1.02 * encoded_bytes(spec, shape)
+
+
+def test_rows_are_padded_to_whole_tiles_and_that_is_all():
+    spec, rng = BLOCK_FORMATS["q4_0"].spec, np.random.default_rng(7)
+    tiles = [
+        size_of(packed_form(random_tensor("q4_0", rows, 64, rng)), (rows, 64))
+        for rows in (1, 16, 17)
+    ]
+    assert tiles == [encoded_bytes(spec, (rows, 64)) for rows in (16, 16, 32)]
+
+
+def within_rounding(tensor: QuantTensor, x: np.ndarray, got: np.ndarray) -> bool:
+    """Whether a product is the reference executor's, but for the order of sums.
+
+    The reference sums in float64; the chain rounds each of its steps, at most six a run of 32, by
+    2^-24 of the largest partial sum, which the sum of magnitudes bounds (each rounded activation is
+    at most its run's largest).
+    """
+    weights = decoded(tensor)
+    expected = linear(x, weights, None, "int8-g32")
+    magnitude = np.full_like(x, np.abs(x).max()) @ np.abs(weights).T
+    steps = x.shape[1] / 32 * 6
+    return bool((np.abs(got - expected) <= steps * 2.0**-24 * magnitude + 2.0**-140).all())
+
+
+@pytest.mark.parametrize("form", INTEGER_FORMATS, ids=format_id)
+def test_a_packed_matrix_multiplies_as_the_reference_executor_does(form):
+    rng = np.random.default_rng(6)
+    tensor = random_tensor(form, 48, 256, rng)
+    x = rng.standard_normal((5, 256)).astype(np.float32)
+    best = _native.available_isas()[0]
+    assert within_rounding(tensor, x, _native.multiply(pack(tensor), x, None, best))
+    # Two codes exchanged, the least that a wrong order does, are seen: as if x were exchanged.
+    exchanged = x.copy()
+    exchanged[:, [3, 20]] = x[:, [20, 3]]
+    assert not within_rounding(tensor, x, _native.multiply(pack(tensor), exchanged, None, best))
