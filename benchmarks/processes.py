@@ -14,8 +14,9 @@ from typing import Any, Self
 
 WORKERS = Path(__file__).parent / "workers"
 
-LONGEST_TASK = 420.0
-"""Seconds after which a worker is taken to hang: filling 8,192 positions takes llama.cpp 100."""
+LONGEST_TASK = 900.0
+"""Seconds after which a worker is taken to hang: filling 8,192 positions takes llama.cpp 100 on a
+quiet machine."""
 
 
 class WorkerError(Exception):

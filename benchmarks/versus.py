@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import against_vllm
@@ -36,9 +36,9 @@ PARTS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
     "concurrent": serving.concurrent,
     "python": serving.python,
     "neighbour": serving.neighbour,
-    "long": speed.long,
     "threads": speed.threads,
     "start": starting.start,
+    "long": speed.long,
     "vllm": against_vllm.vllm,
 }
 
@@ -55,10 +55,12 @@ def main() -> None:
         sizes=QUICK if chosen.quick else Sizes(),
     )
     begun, rows = time.perf_counter(), []
-    for name in chosen.parts or PARTS:
-        for row in _part(name, bench):
+    try:
+        for row in _rows(chosen.parts or PARTS, bench):
             print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr, flush=True)
             rows.append(row)
+    except KeyboardInterrupt:
+        bench.note("interrupted: the rows that were not reached are missing")
     conditions = [
         f"{processor()}, {bench.threads} threads, {bench.rounds} rounds, "
         f"{time.perf_counter() - begun:.0f} s",
@@ -70,6 +72,11 @@ def main() -> None:
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         chosen.json.write_text(json.dumps(record, indent=2) + "\n")
     sys.exit(any(row.figure.startswith("failed") for row in rows))
+
+
+def _rows(parts: Iterable[str], bench: Bench) -> Iterator[Row]:
+    for name in parts:
+        yield from _part(name, bench)
 
 
 def _part(name: str, bench: Bench) -> Iterator[Row]:
