@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.cache.pages import PagePool, PageTable, pages_for
@@ -149,6 +149,7 @@ def test_using_a_page_makes_it_the_last_to_go():
     assert PageTable(pool).reuse([1] * 2 * PAGE, 0) == PAGE
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from(["grow", "share", "drop"]), st.integers(0, 5)),

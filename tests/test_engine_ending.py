@@ -15,7 +15,7 @@ from engine_cases import (
 )
 from fakes import FixedDraft
 
-from fewbit.engine.engine import MEASURED_PLAIN_STEPS
+from fewbit.engine.drafting import MEASURED_PLAIN_STEPS
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import NumericalError

@@ -109,17 +109,13 @@ class PageTable:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self._pages: list[int] = []
-        self._array = np.empty(0, np.int32)
+        self.array: NDArray[np.int32] = np.empty(0, np.int32)
+        """The pages, int32; `array[i]` holds positions [i * PAGE, (i + 1) * PAGE)."""
         self._keys: list[PageKey] = []
         self._known = 0  # pages from the start that the index knows
 
     def __len__(self) -> int:
         return len(self._pages)
-
-    @property
-    def array(self) -> NDArray[np.int32]:
-        """The pages, int32; `array[i]` holds positions [i * PAGE, (i + 1) * PAGE)."""
-        return self._array
 
     def can_grow(self, positions: int) -> bool:
         """Whether `grow(positions)` would succeed."""
@@ -204,4 +200,4 @@ class PageTable:
 
     def _set(self, pages: list[int]) -> None:
         self._pages = pages
-        self._array = np.array(pages, np.int32)
+        self.array = np.array(pages, np.int32)

@@ -15,9 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
-from fewbit.cache.pages import PagePool
+from fewbit.cache.pages import PagePool, PageTable
+from fewbit.engine.drafting import Drafting
 from fewbit.engine.ending import Ending, generation_record, take
 from fewbit.engine.pace import PromptPace
 from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
@@ -35,11 +35,6 @@ from fewbit.sampling import (
     TokenSampler,
     sample_blocks,
 )
-from fewbit.speculate.drafts import DraftQuery
-from fewbit.speculate.length import DraftLength, StepCosts
-
-MEASURED_PLAIN_STEPS = 2
-"""A generation's first decoding steps run without a draft, so that its plain speed is known."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +51,6 @@ class Served:
     context: int
     decoder: Callable[[Sequence[int]], TextDecoder]
     threads: SamplingThreads | None = None
-
-
-@dataclass
-class Totals:
-    """Counts over all requests of an engine; of tokens, those of requests that ended."""
-
-    requests: int = 0
-    steps: int = 0
-    rows: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-
-    def count(self, generation: Generation) -> None:
-        """Add a request that ended."""
-        self.requests += 1
-        self.prompt_tokens += len(generation.request.prompt)
-        self.cached_tokens += generation.cached
 
 
 class Engine:
@@ -96,14 +74,16 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._served = served
-        self._speculation = speculation
+        self._drafting = (
+            None if speculation is None else Drafting(speculation, served.vocabulary, clock)
+        )
         self._scheduler = Scheduler(PagePool(served.executor.pages), limits or Limits())
-        self._costs = StepCosts()
         self._pace = PromptPace()
         self._clock = clock
         self._numbers = itertools.count()
         self._to_cancel: deque[int] = deque()
-        self._totals = Totals()
+        self._requests = self._steps = self._rows = 0
+        self._prompt_tokens = self._cached_tokens = 0
 
     @property
     def context(self) -> int:
@@ -118,18 +98,18 @@ class Engine:
     @property
     def record(self) -> EngineRecord:
         """What the engine did so far."""
-        pool, totals = self._scheduler.pool, self._totals
+        pool = self._scheduler.pool
         return EngineRecord(
-            requests=totals.requests,
-            steps=totals.steps,
-            rows=totals.rows,
+            requests=self._requests,
+            steps=self._steps,
+            rows=self._rows,
             pages=pool.pages,
             pages_held=pool.held,
             pages_peak=pool.peak,
             pages_idle=pool.idle,
             evictions=pool.evictions,
-            prompt_tokens=totals.prompt_tokens,
-            cached_tokens=totals.cached_tokens,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
             preemptions=self._scheduler.preemptions,
         )
 
@@ -150,9 +130,9 @@ class Engine:
             sampler=TokenSampler(params, seed=seed, sample=request.sample, prompt=request.prompt),
             decoder=self._served.decoder(request.prompt),
             matcher=StopMatcher(request.stop.strings),
-            table=self._scheduler.table(),
+            table=PageTable(self._scheduler.pool),
             meter=Meter(self._clock()),
-            length=self._draft_length(request),
+            length=self._drafting.length() if self._drafting and request.speculate else None,
             tokens=list(request.prompt),
             most=self._most_positions(request),
         )
@@ -192,7 +172,7 @@ class Engine:
             while self.busy:
                 for output in self.step():
                     if output.request in numbers:
-                        yield _renumbered(output, numbers[output.request])
+                        yield replace(output, request=numbers[output.request])
         finally:
             for number in numbers:
                 self.cancel(number)
@@ -201,8 +181,9 @@ class Engine:
         """Run one step and return what it brought: cancelled requests, then by arrival."""
         outputs = self._cancel_asked()
         self._scheduler.admit(self._clock())
+        drafts = self._drafting.propose(self._scheduler.decoding()) if self._drafting else {}
         prompt_rows = self._pace.rows(self._scheduler.limits.stall)
-        plan = self._scheduler.plan(self._propose(), prompt_rows)
+        plan = self._scheduler.plan(drafts, prompt_rows)
         if plan.input is None:
             return outputs
         begun = self._clock()
@@ -240,58 +221,10 @@ class Engine:
         )
         return dict(zip(blocks, drawn, strict=True))
 
-    def _propose(self) -> dict[int, tuple[int, ...]]:
-        """Ask the draft for every sequence that decodes and whose draft pays."""
-        if self._speculation is None:
-            return {}
-        draft = self._speculation.draft
-        queries = []
-        for generation in self._scheduler.decoding():
-            length = self._query_length(generation, draft.context)
-            if length > 0:
-                queries.append(DraftQuery(generation.number, generation.tokens, length))
-        if not queries:
-            return {}
-        begun = self._clock()
-        proposals = draft.propose(queries)
-        seconds = self._clock() - begun
-        if drafted := sum(len(proposal.tokens) for proposal in proposals):
-            self._costs.observe_draft(drafted, seconds)
-        for query in queries:
-            found = self._scheduler.find(query.sequence)
-            if found is not None:
-                found.meter.draft += seconds
-        return {
-            query.sequence: self._runnable(proposal.tokens[: query.length])
-            for query, proposal in zip(queries, proposals, strict=True)
-        }
-
-    def _runnable(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the tokens before the first that the target does not know, or could never draw."""
-        vocabulary = self._served.vocabulary
-        return tuple(takewhile(lambda token: 0 <= token < vocabulary, tokens))
-
-    def _query_length(self, generation: Generation, draft_context: int | None) -> int:
-        """Return how many drafted tokens can be of use now."""
-        if generation.length is None or generation.meter.plain_steps < MEASURED_PLAIN_STEPS:
-            return 0
-        wanted = generation.length.next_length(generation.generated)
-        count = len(generation.tokens)
-        if draft_context is not None and count + wanted > draft_context:
-            generation.draft_off = (
-                f"the draft's context of {draft_context} tokens is full; the rest was generated "
-                "without it"
-            )
-            return 0
-        wanted = min(wanted, self.context - count - 1)
-        if generation.remaining is not None:
-            wanted = min(wanted, generation.remaining - 1)
-        return wanted
-
     def _measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Share the step's time out, and learn what a row costs."""
-        self._totals.steps += 1
-        self._totals.rows += rows
+        self._steps += 1
+        self._rows += rows
         decode_rows = 0
         for work in works:
             meter = work.generation.meter
@@ -305,8 +238,8 @@ class Engine:
             else:
                 meter.prompt += seconds
         self._pace.observe(decode_rows, rows - decode_rows, seconds)
-        if decode_rows == rows:
-            self._costs.observe(rows, seconds)
+        if self._drafting and decode_rows == rows:
+            self._drafting.costs.observe(rows, seconds)
 
     def _postprocess(self, plan: Plan, drawn: dict[int, Drawn], now: float) -> list[Output]:
         outputs = []
@@ -324,27 +257,13 @@ class Engine:
         if drawn.fault is not None and ending is None:
             ending = Ending.of(drawn.fault)
         generation.settle(work.taken + len(work.draft))
-        if work.draft:
-            self._learn(generation, work.draft, drawn, taken)
+        if work.draft and self._drafting:
+            rows = len(self._scheduler.decoding())
+            self._drafting.learn(generation, work.draft, drawn, taken, rows)
         tokens, logprobs = tuple(drawn.tokens[:taken]), tuple(drawn.logprobs[:taken])
         if ending:
             return self._finish(generation, ending, texts, tokens, logprobs)
         return Output(generation.number, tokens, "".join(texts), logprobs)
-
-    def _learn(
-        self, generation: Generation, draft: Sequence[int], drawn: Drawn, taken: int
-    ) -> None:
-        """Count how a draft fared; what lies beyond the generation's end counts for nothing."""
-        agreed = len(drawn.tokens) - (0 if drawn.fault else 1)
-        tested, accepted = min(taken, len(draft)), min(taken, agreed)
-        generation.meter.count_block(len(draft), tested, accepted, taken)
-        if generation.length is not None:
-            generation.length.observe(
-                generation.generated,
-                tested=tested,
-                accepted=accepted,
-                row_cost=self._costs.row_cost(len(self._scheduler.decoding())),
-            )
 
     def _finish(
         self,
@@ -359,16 +278,14 @@ class Engine:
             texts.append(generation.matcher.push(generation.decoder.finish())[0])
             texts.append(generation.matcher.finish())
         self._scheduler.remove(generation)
-        self._totals.count(generation)
-        if self._speculation is not None:
-            self._speculation.draft.release(generation.number)
-        record = generation_record(generation, ending, self._speculation, self._clock())
+        self._requests += 1
+        self._prompt_tokens += len(generation.request.prompt)
+        self._cached_tokens += generation.cached
+        speculation = self._drafting.speculation if self._drafting else None
+        if speculation is not None:
+            speculation.draft.release(generation.number)
+        record = generation_record(generation, ending, speculation, self._clock())
         return Output(generation.number, tokens, "".join(texts), logprobs, record, ending.fault)
-
-    def _draft_length(self, request: Request) -> DraftLength | None:
-        if self._speculation is None or not request.speculate:
-            return None
-        return DraftLength(self._speculation.longest)
 
     def _most_positions(self, request: Request) -> int:
         """Return how many positions it can take in the store; its last token takes none."""
@@ -394,7 +311,3 @@ class Engine:
                     "use the model's own tokenizer."
                 )
         request.params.require_vocabulary(vocabulary)
-
-
-def _renumbered(output: Output, number: int) -> Output:
-    return replace(output, request=number)

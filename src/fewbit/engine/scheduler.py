@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fewbit.cache.pages import PagePool, PageTable, pages_for
+from fewbit.cache.pages import PagePool, pages_for
 from fewbit.engine.pace import shares
 from fewbit.engine.request import Generation
 from fewbit.errors import UsageError
@@ -90,10 +90,6 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether anything waits or runs."""
         return bool(self._everyone)
-
-    def table(self) -> PageTable:
-        """Return an empty page table for a new generation."""
-        return PageTable(self.pool)
 
     def add(self, generation: Generation) -> None:
         """Queue a generation; another thread may be planning or running a step."""
