@@ -32,7 +32,7 @@ void float_block(const PackedMatrix& w, int64_t tile, const Activations& a, int6
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
       const uint8_t* p = weights + static_cast<size_t>(t) * w.tile_bytes;
-      S::prefetch(p + kPrefetchAhead / T);
+      prefetch_weights<S>(p);
       const typename S::F32 column = load_weights<S, C>(p);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) acc[t][r] = S::fma(column, inputs[r], acc[t][r]);

@@ -85,7 +85,7 @@ void unpack_signed(Walker<S, C, K>& walker, int runs, SignedTile<K>& to) {
   for (int i = 0; i < runs; ++i) {
     const uint8_t* codes = Walker<S, C, K>::step(walker);
     for (size_t line = 0; line < code_bytes(C); line += kVector) {
-      S::prefetch(codes + kPrefetchAhead + line);
+      prefetch_weights<S>(codes + line);
     }
     const __m512i zero = zero_of<C, K>(walker.scales);
     store_signed_pair<C, 0>(codes, zero, to.codes[i]);

@@ -251,6 +251,9 @@ struct Avx2 {
   FEWBIT_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
+  FEWBIT_INLINE void prefetch_stream(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+  }
 
  private:
   FEWBIT_INLINE __m256i pack_32(I32 a, I32 b) {

@@ -157,6 +157,9 @@ struct Avx512 {
   FEWBIT_INLINE void prefetch(const void* p) {
     _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
   }
+  FEWBIT_INLINE void prefetch_stream(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+  }
 };
 
 }  // namespace fewbit

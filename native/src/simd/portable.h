@@ -269,6 +269,7 @@ struct Portable {
     }
   }
   FEWBIT_INLINE void prefetch(const void*) {}
+  FEWBIT_INLINE void prefetch_stream(const void*) {}
 
  private:
   template <class V, class Lane>

@@ -39,6 +39,7 @@
 //   reduce_add           by the tree lane i + lane i+8, then i+4, i+2, i+1
 //   reduce_max           of values without NaN
 //   prefetch(p)          into the nearest cache; any address is allowed
+//   prefetch_stream(p)   into the second cache: part of a long stream from memory
 //
 // One definition rule: a file compiled for an instruction set (by its suffix: _avx2, _avx512, _amx)
 // includes that set's header only, and every function it can share with another file is a template
