@@ -213,7 +213,18 @@ def test_the_result_is_near_the_exact_product(form):
     assert np.all(np.abs(got - exact) <= steps * EPSILON * magnitude + 2.0**-149)
 
 
-def test_exchanged_nibbles_or_halves_would_be_seen():
+@pytest.mark.parametrize("name", ["q2_k", "q6_k"])
+def test_exchanged_scales_of_the_halves_of_a_run_would_be_seen(name):
+    tensor = random_tensor(name, 16, 256, np.random.default_rng(21))
+    x = activations(4, 256, seed=22)
+    planted = tensor.codes.copy()
+    scales = planted.view(BLOCKS[name])["scales"]
+    scales[...] = scales.reshape(16, 1, 8, 2)[..., ::-1].reshape(16, 1, 16)
+    got = _native.multiply(pack(QuantTensor(tensor.spec, tensor.shape, planted)), x, None, ISAS[0])
+    assert not same_bits(got, chain(tensor, x, None))
+
+
+def test_exchanged_nibbles_would_be_seen():
     tensor = random_tensor("q4_0", 16, 64, np.random.default_rng(12))
     x = activations(4, 64, seed=13)
     codes = tensor.codes.copy()

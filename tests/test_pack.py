@@ -44,9 +44,10 @@ def test_blocks_decode_as_the_gguf_package_decodes_them(name):
     assert np.array_equal(rows_of(pack(tensor)).view(np.uint32), truth.view(np.uint32))
 
 
+@pytest.mark.parametrize("shape", [(21, 50), (37, 300)])
 @pytest.mark.parametrize("name", FLOATS)
-def test_floats_are_kept(name):
-    tensor, values = random_floats(name, 21, 50, np.random.default_rng(2))
+def test_floats_are_kept(name, shape):
+    tensor, values = random_floats(name, *shape, np.random.default_rng(2))
     assert np.array_equal(rows_of(pack(tensor)), values)
 
 

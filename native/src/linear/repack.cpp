@@ -293,18 +293,52 @@ void pack_integer_tile(const TileRows& rows, const Target& t, int64_t group, uin
   }
 }
 
+// Four columns of four rows of 16-bit values, as 64-bit words: word i becomes column i.
+void transpose(uint64_t (&w)[4]) {
+  constexpr uint64_t kEven = 0x0000ffff0000ffffu, kLow = 0xffffffffu;
+  const uint64_t even01 = (w[0] & kEven) | ((w[1] & kEven) << 16);
+  const uint64_t odd01 = ((w[0] >> 16) & kEven) | (w[1] & ~kEven);
+  const uint64_t even23 = (w[2] & kEven) | ((w[3] & kEven) << 16);
+  const uint64_t odd23 = ((w[2] >> 16) & kEven) | (w[3] & ~kEven);
+  w[0] = (even01 & kLow) | (even23 << 32);
+  w[1] = (odd01 & kLow) | (odd23 << 32);
+  w[2] = (even01 >> 32) | (even23 & ~kLow);
+  w[3] = (odd01 >> 32) | (odd23 & ~kLow);
+}
+
+// Columns [begin, end), a multiple of four, of a whole tile of 16-bit values.
+void pack_halves(const TileRows& rows, int64_t begin, int64_t end, uint8_t* out) {
+  for (int r = 0; r < kTileRows; r += 4) {
+    for (int64_t c = begin; c < end; c += 4) {
+      uint64_t w[4];
+      for (int i = 0; i < 4; ++i) w[i] = load_word(rows.row(r + i) + 2 * c);
+      transpose(w);
+      for (int i = 0; i < 4; ++i) std::memcpy(out + 2 * ((c + i) * kTileRows + r), &w[i], 8);
+    }
+  }
+}
+
+template <size_t kWidth>
+void pack_columns(const TileRows& rows, int64_t begin, int64_t end, uint8_t* out) {
+  for (int r = 0; r < rows.lanes; ++r) {
+    const uint8_t* row = rows.row(r);
+    for (int64_t c = begin; c < end; ++c) {
+      std::memcpy(out + static_cast<size_t>(c * kTileRows + r) * kWidth,
+                  row + static_cast<size_t>(c) * kWidth, kWidth);
+    }
+  }
+}
+
 // A block of inputs at a time, so that what is written stays in the nearest cache.
 template <size_t kWidth>
 void pack_float_tile(const TileRows& rows, uint8_t* out) {
   constexpr int64_t kBlock = 256;
   for (int64_t begin = 0; begin < rows.m.columns; begin += kBlock) {
     const int64_t end = std::min(begin + kBlock, rows.m.columns);
-    for (int r = 0; r < rows.lanes; ++r) {
-      const uint8_t* row = rows.row(r);
-      for (int64_t c = begin; c < end; ++c) {
-        std::memcpy(out + static_cast<size_t>(c * kTileRows + r) * kWidth,
-                    row + static_cast<size_t>(c) * kWidth, kWidth);
-      }
+    if (kWidth == 2 && rows.lanes == kTileRows && (end - begin) % 4 == 0) {
+      pack_halves(rows, begin, end, out);
+    } else {
+      pack_columns<kWidth>(rows, begin, end, out);
     }
   }
 }

@@ -53,13 +53,11 @@ inline RunWords spread_bits(const uint8_t* packed) {
   return bits;
 }
 
-// 8 dense codes, the first in the lowest bits: halved three times.
+// 8 dense codes, the first in the lowest bits, above which may be anything: halved three times.
 template <int kBits>
-uint64_t spread_codes(const uint8_t* packed) {
-  uint64_t x = 0;
-  std::memcpy(&x, packed, kBits);
+uint64_t spread_codes(uint64_t x) {
   if constexpr (kBits == 8) return x;
-  constexpr uint64_t kFours = (uint64_t{1} << (4 * kBits)) - 1;
+  constexpr uint64_t kFours = (uint64_t{1} << (4 * kBits % 64)) - 1;
   constexpr uint64_t kTwos = ((uint64_t{1} << (2 * kBits)) - 1) * 0x0000000100000001u;
   constexpr uint64_t kOnes = ((uint64_t{1} << kBits) - 1) * 0x0001000100010001u;
   x = (x & kFours) | (((x >> (4 * kBits)) & kFours) << 32);
@@ -67,10 +65,15 @@ uint64_t spread_codes(const uint8_t* packed) {
   return (x & kOnes) | (((x >> kBits) & kOnes) << 8);
 }
 
+// Words of 8 bytes are read, the last ones from further down so that none ends behind the run.
 template <int kBits>
 RunWords dense_codes(const uint8_t* packed) {
   RunWords codes;
-  for (int i = 0; i < 4; ++i) codes.word[i] = spread_codes<kBits>(packed + kBits * i);
+  for (int i = 0; i < 4; ++i) {
+    const int begin = kBits * i, last = 4 * kBits - 8;
+    const int at = begin < last ? begin : last;
+    codes.word[i] = spread_codes<kBits>(load_word(packed + at) >> (8 * (begin - at)));
+  }
   return codes;
 }
 
