@@ -16,6 +16,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "linear/layout.h"
+#include "linear/packed_file.h"
 #include "linear/repack.h"
 
 namespace nb = nanobind;
@@ -46,12 +47,6 @@ std::vector<std::string> available_isas() {
     if (isa_available(isa)) names.emplace_back(name);
   }
   return names;
-}
-
-Source source_named(const std::string& name) {
-  const auto found = std::find(kSources.begin(), kSources.end(), name);
-  if (found == kSources.end()) throw std::invalid_argument("no packed form of '" + name + "'");
-  return static_cast<Source>(found - kSources.begin());
 }
 
 void require(bool holds, const char* message) {
@@ -116,6 +111,13 @@ size_t packed_bytes_of(const std::string& source, int64_t rows, int64_t columns,
 
 size_t bytes_of(const OwnedMatrix& packed) {
   return static_cast<size_t>(packed.matrix.tiles()) * packed.matrix.tile_bytes;
+}
+
+// A copy of some of the packed bytes, for a file.
+nb::bytes bytes_in(const OwnedMatrix& packed, size_t offset, size_t size) {
+  const size_t all = bytes_of(packed);
+  require(offset <= all && size <= all - offset, "the range ends beyond the matrix");
+  return nb::bytes(packed.matrix.data + offset, size);
 }
 
 nb::ndarray<nb::numpy, float, nb::ndim<1>> decode(const OwnedMatrix& packed, int64_t row) {
@@ -232,6 +234,12 @@ std::tuple<Codes8, NewMatrix, NewMatrix, Sums> quantize_activations(const Matrix
 
 }  // namespace
 
+Source source_named(const std::string& name) {
+  const auto found = std::find(kSources.begin(), kSources.end(), name);
+  if (found == kSources.end()) throw std::invalid_argument("no packed form of '" + name + "'");
+  return static_cast<Source>(found - kSources.begin());
+}
+
 Isa isa_named(const std::string& wanted) {
   for (const auto& [name, isa] : kIsas) {
     if (wanted != name) continue;
@@ -251,6 +259,10 @@ void bind_linear(nb::module_& module) {
            nb::arg("bits") = 0, nb::arg("group") = 0, nb::arg("scales") = nb::none(),
            nb::arg("zeros") = nb::none(), nb::arg("arena") = nb::none(), nb::arg("threads") = 1)
       .def("decode_row", &decode, nb::arg("row"))
+      .def(
+          "checksum", [](const OwnedMatrix& m) { return checksum(m.matrix.data, bytes_of(m)); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("bytes", &bytes_in, nb::arg("offset"), nb::arg("size"))
       .def_prop_ro("rows", [](const OwnedMatrix& m) { return m.matrix.rows; })
       .def_prop_ro("columns", [](const OwnedMatrix& m) { return m.matrix.columns; })
       .def_prop_ro("nbytes", &bytes_of);

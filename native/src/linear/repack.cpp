@@ -358,11 +358,11 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw std::invalid_argument(message);
 }
 
-void check(const StoredMatrix& m, const Target& t, int64_t group) {
+void check(const PackedMatrix& m, Source source, int bits) {
   require(m.rows > 0 && m.columns > 0, "a packed matrix has at least one row and one column");
-  if (t.scaling == Scaling::kNone) return;
-  require(m.source != Source::kAffine || (m.bits >= 2 && m.bits <= 8),
-          "affine codes have 2 to 8 bits");
+  if (m.is_float()) return;
+  require(source != Source::kAffine || (bits >= 2 && bits <= 8), "affine codes have 2 to 8 bits");
+  const int64_t group = m.group;
   require(group > 0 && group % kGroup == 0 && m.columns % group == 0,
           std::to_string(m.columns) + " columns do not divide into groups of " +
               std::to_string(group) + " that are multiples of 32");
@@ -377,14 +377,21 @@ size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int6
   return tiles * tile_bytes(t.codes, t.scaling, columns, group_of(source, group));
 }
 
+PackedMatrix packed_shape(Source source, int64_t rows, int64_t columns, int bits,
+                          int64_t affine_group, bool asymmetric) {
+  const Target t = target_of(source, bits, asymmetric);
+  const int64_t group = group_of(source, affine_group);
+  PackedMatrix matrix{t.codes, t.scaling, rows, columns, group, 0, nullptr};
+  check(matrix, source, bits);
+  matrix.tile_bytes = tile_bytes(t.codes, t.scaling, columns, group);
+  return matrix;
+}
+
 OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads) {
-  const Target t = target_of(stored.source, stored.bits, stored.zeros != nullptr);
-  const int64_t group = group_of(stored.source, stored.group);
-  check(stored, t, group);
-  PackedMatrix matrix{t.codes,     t.scaling,
-                      stored.rows, stored.columns,
-                      group,       tile_bytes(t.codes, t.scaling, stored.columns, group),
-                      nullptr};
+  const PackedMatrix matrix = packed_shape(stored.source, stored.rows, stored.columns, stored.bits,
+                                           stored.group, stored.zeros != nullptr);
+  const Target t{matrix.codes, matrix.scaling};
+  const int64_t group = matrix.group;
   OwnedMatrix owned{arena.take(static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes), matrix};
   owned.matrix.data = owned.memory.get();
 

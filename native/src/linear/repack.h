@@ -111,6 +111,11 @@ struct OwnedMatrix {
 size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
                     bool asymmetric);
 
+// The packed form of a matrix without its bytes: `data` is null. Throws std::invalid_argument for a
+// shape that cannot be packed.
+PackedMatrix packed_shape(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
+                          bool asymmetric);
+
 // Packs into memory of `arena`, on `threads` threads; every code and scale keeps its value. Throws
 // std::invalid_argument for a shape that cannot be packed.
 OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads);
