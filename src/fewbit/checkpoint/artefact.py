@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fewbit.atomic import creating_folder, write_bytes
 from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
 from fewbit.checkpoint.detect import CONFIG, QUANT_METHOD
-from fewbit.checkpoint.huggingface import WEIGHTS, read_facts
+from fewbit.checkpoint.huggingface import WEIGHTS, config_stamp, read_facts
 from fewbit.checkpoint.mapped import ClosedByWith, quoted
 from fewbit.checkpoint.missing import missing_tensor
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
@@ -29,6 +29,7 @@ from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
+from fewbit.records.loading import FileStamp
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -178,6 +179,10 @@ class ArtefactCheckpoint(ClosedByWith):
     def digest(self, name: str) -> str:
         """Return the SHA-256 of codes, then scales, then zero points, hexadecimal."""
         return self._file.digest(*(part.name for part in _parts(self._info(name))))
+
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """Return those of the configuration and of the weights."""
+        return config_stamp(self._path), self._file.stamp()
 
     def close(self) -> None:
         """Let go of the file; views stay valid."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from fewbit.checkpoint.gguf_types import MetadataType
 from fewbit.formats.spec import NumberFormat, QuantTensor
+from fewbit.records.loading import FileStamp
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class Checkpoint(Protocol):
 
         A tensor stored in several parts is hashed as codes, then scales, then zero points.
         """
+        ...
+
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """Return what tells the files that decide the weights from others, without reading them."""
         ...
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from fewbit.checkpoint.mapped import ClosedByWith, MappedFile
 from fewbit.checkpoint.stored import StoredTensor, find_stored
 from fewbit.errors import UnsupportedError
 from fewbit.formats.spec import QuantTensor
+from fewbit.records.loading import FileStamp
 
 
 class GgufCheckpoint(ClosedByWith):
@@ -63,6 +64,11 @@ class GgufCheckpoint(ClosedByWith):
     def digest(self, name: str) -> str:
         """Return the SHA-256 of the tensor's bytes, hexadecimal."""
         return self._file.sha256(self._stored(name).place)
+
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """Return the file's; what describes its tensors is all that lies before them."""
+        first = min((t.offset for t in self._layout.tensors.values()), default=self._file.size)
+        return (self._file.stamp(first),)
 
     def close(self) -> None:
         """Let go of the file; views stay valid."""

@@ -9,12 +9,13 @@ from typing import Any
 
 from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
 from fewbit.checkpoint.detect import CONFIG, MAX_CONFIG, has_pickle, pickle_refused
-from fewbit.checkpoint.mapped import ClosedByWith, quoted, unreadable
+from fewbit.checkpoint.mapped import ClosedByWith, MappedFile, quoted, unreadable
 from fewbit.checkpoint.missing import missing_tensor
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.checkpoint.strict_json import parse_object, read_bounded
 from fewbit.errors import BadFileError, MissingError
 from fewbit.formats.spec import QuantTensor
+from fewbit.records.loading import FileStamp
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -44,6 +45,12 @@ def read_facts(folder: Path) -> HuggingFaceFacts:
         tokenizer_config=tokenizer_config,
         chat_template=_chat_template(folder, tokenizer_config or {}),
     )
+
+
+def config_stamp(folder: Path) -> FileStamp:
+    """Return what tells a folder's configuration from others."""
+    with MappedFile(folder / CONFIG) as file:
+        return file.stamp(file.size)
 
 
 def weight_files(folder: Path) -> dict[str, SafetensorsFile]:
@@ -208,6 +215,11 @@ class HuggingFaceCheckpoint(ClosedByWith):
     def digest(self, name: str) -> str:
         """Return the SHA-256 of the tensor's bytes, hexadecimal."""
         return self._file(name).digest(name)
+
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """Return those of the configuration and of every file of weights."""
+        files = dict.fromkeys(self._files.values())
+        return (config_stamp(self._path), *(file.stamp() for file in files))
 
     def close(self) -> None:
         """Let go of the files; views stay valid."""

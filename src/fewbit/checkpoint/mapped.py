@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import BadFileError, UsageError
+from fewbit.records.loading import FileStamp
 
 _HASH_STEP = 1 << 24
 
@@ -51,7 +52,8 @@ class MappedFile(ClosedByWith):
         self.path = path
         try:
             with path.open("rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
+                found = os.fstat(file.fileno())
+                self.size, self.mtime_ns = found.st_size, found.st_mtime_ns
                 if self.size == 0:
                     raise BadFileError(f"{path} is empty; download it again.")
                 self._map: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -93,6 +95,15 @@ class MappedFile(ClosedByWith):
                 digest.update(self.array(start, length).data)
                 self.release(start, length)
         return digest.hexdigest()
+
+    def stamp(self, described: int) -> FileStamp:
+        """Return what tells this file from others; its first `described` bytes describe tensors."""
+        return FileStamp(
+            name=self.path.name,
+            size=self.size,
+            mtime_ns=self.mtime_ns,
+            header_sha256=hashlib.sha256(self.array(0, described).data).hexdigest(),
+        )
 
     def close(self) -> None:
         """Let go of the file; while views of it are alive, the last one of them does."""

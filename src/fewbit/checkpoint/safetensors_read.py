@@ -21,6 +21,7 @@ from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError
 from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import BlockSpec, QuantTensor
+from fewbit.records.loading import FileStamp
 
 MAX_HEADER = 1 << 25
 """A third of the format's own bound of 100 MB; a header of 50,000 tensors has a quarter of it."""
@@ -176,6 +177,10 @@ class SafetensorsFile(ClosedByWith):
     def digest(self, *names: str) -> str:
         """Return the SHA-256 of the bytes of tensors, one after another, hexadecimal."""
         return self._file.sha256(*(self._stored(name).place for name in names))
+
+    def stamp(self) -> FileStamp:
+        """Return what tells the file from others."""
+        return self._file.stamp(8 + int.from_bytes(self._file.data[:8], "little"))
 
     def close(self) -> None:
         """Let go of the file; views stay valid."""

@@ -41,11 +41,13 @@ def chat(
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
     from fewbit.records.kernels import kernel_fallbacks
+    from fewbit.report.loading import describe_loading
 
     params, speculation = sampling.params(), run.speculation()
     loaded = load_model(locate(model), run.settings())
-    for fallback in kernel_fallbacks(loaded.runner.kernels):
-        print(fallback, file=sys.stderr)
+    fallbacks = kernel_fallbacks(loaded.runner.kernels)
+    for line in (*describe_loading(loaded.runner.loading), *fallbacks):
+        print(line, file=sys.stderr)
     engine = Engine(loaded.served, speculation)
     messages = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*messages, {"role": "user", "content": ""}])

@@ -49,10 +49,12 @@ def generate(
     from fewbit.records.generation import FinishReason
     from fewbit.records.kernels import kernel_fallbacks
     from fewbit.report.generation import describe_generation
+    from fewbit.report.loading import describe_loading
 
     text, params, speculation = prompt.text(), sampling.params(), run.speculation()
     loaded = load_model(locate(model), run.settings())
-    for line in (*kernel_fallbacks(loaded.runner.kernels), prompt.choice(loaded)):
+    fallbacks = kernel_fallbacks(loaded.runner.kernels)
+    for line in (*describe_loading(loaded.runner.loading), *fallbacks, prompt.choice(loaded)):
         _note(line)
     request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
     engine = Engine(loaded.served, speculation)
@@ -81,6 +83,7 @@ def _report(
     return GenerationReport(
         model=model_facts(loaded.runner.source),
         kernels=loaded.runner.kernels,
+        loading=loaded.runner.loading,
         conditions=run.conditions(loaded),
         prompt=text,
         chat_template=prompt.uses_template(loaded),

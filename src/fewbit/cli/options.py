@@ -118,6 +118,14 @@ class RunOptions:
     ] = None
     kv: Annotated[KvOption, Parameter(help=KV_HELP)] = "f16"
     rotate_keys: Annotated[RotateOption, Parameter(help=ROTATE_HELP)] = False
+    keep_packed: Annotated[
+        bool,
+        Parameter(
+            help="Keep the weights as they are run in a file beside the model: the next start is "
+            "faster.",
+            negative="",
+        ),
+    ] = False
     strict: Annotated[
         bool,
         Parameter(help="Refuse a model that would not be run in its own formats.", negative=""),
@@ -133,6 +141,7 @@ class RunOptions:
             context=self.context,
             isa=self.isa,
             kernel=self.kernel,
+            keep_packed=self.keep_packed,
             strict=self.strict,
             cache_type=cache_type(self.kv),
             rotate_keys=self.rotate_keys,

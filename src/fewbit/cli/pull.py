@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -29,17 +30,31 @@ def locate(model: str) -> Path:
     Raises:
         MissingError, DownloadError: as `fewbit.checkpoint.download.resolve`.
     """
+    from fewbit.checkpoint.download import resolve
+
+    with ExitStack() as shown:
+        bars: list[Callable[[int, int], None]] = []
+
+        def show(done: int, total: int) -> None:
+            if not bars:
+                bars.append(shown.enter_context(_download_bar(model)))
+            bars[0](done, total)
+
+        return resolve(model, cache_root(os.environ), show)
+
+
+@contextmanager
+def _download_bar(model: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield what shows bytes done and bytes there are, on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        Progress,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
-    from rich.progress import Progress as Bar
-
-    from fewbit.checkpoint.download import resolve
 
     columns = (
         TextColumn("{task.description}"),
@@ -49,17 +64,11 @@ def locate(model: str) -> Path:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task(model)
-
-    def show(done: int, total: int) -> None:
-        bar.start()
-        bar.update(task, completed=done, total=total)
-
-    try:
-        return resolve(model, cache_root(os.environ), show)
-    finally:
-        bar.stop()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(model)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def cache_root(environment: Mapping[str, str]) -> Path:

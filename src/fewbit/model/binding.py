@@ -29,10 +29,9 @@ def bind(source: ModelSource, program: Program, choose: Choose) -> Binding:
         if is_vector(slot):
             continue
         try:
-            kernels[slot] = choose(slot, source.read(slot))
+            kernels[slot] = choose(slot, source.outline(slot))
         except KernelError as error:
             refused.setdefault(str(error).replace(slot, "", 1), []).append(str(error))
-        source.release(slot)
     if refused:
         raise KernelError(" ".join(same[0] + _more(len(same) - 1) for same in refused.values()))
     return Binding(program, _LazyTensors(source), kernels, source.release)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,12 @@ from fewbit.errors import KernelError, NumericalError, RequestError, UsageError
 from fewbit.model.binding import Choose, bind
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
+from fewbit.model.memory import plan_memory, require_room
+from fewbit.model.packed import find_kept, keep
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Program
 from fewbit.records.kernels import KernelPlan, KernelRecord, kernel_fallbacks
+from fewbit.records.loading import LoadRecord, MemoryPlan
 from fewbit.runtime.chooser import choose, choose_isa, demand
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, available_cores
@@ -65,12 +69,21 @@ def step_of(pieces: Sequence[Piece]) -> StepInput:
 class Runner:
     """One loaded model and its executor; not for use by several threads at once."""
 
-    def __init__(self, source: ModelSource, binding: Binding, executor: Executor, context: int):
+    def __init__(
+        self,
+        source: ModelSource,
+        binding: Binding,
+        executor: Executor,
+        loading: LoadRecord,
+        context: int,
+    ):
         self.source = source
         self.binding = binding
         self.executor = executor
         self.context = context
         """Positions a sequence may take."""
+        self.loading = loading
+        """How the model was made ready, and the memory it takes."""
 
     @property
     def config(self) -> ModelConfig:
@@ -163,6 +176,8 @@ class RunSettings:
     """How keys and values are rounded."""
     rotate_keys: bool = False
     """Whether keys pass a Hadamard transform along the head before they are rounded."""
+    keep_packed: bool = False
+    """Keep the packed weights in a file beside the model, for a faster start the next time."""
     strict: bool = False
     """Refuse a model of which some matrix would not be run as it is stored."""
 
@@ -209,11 +224,12 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     """Make an opened model ready to run.
 
     Weights are packed slot by slot and the file's pages let go of as they are, so peak memory is
-    about that of the packed weights and the KV store.
+    about that of the packed weights and the KV store. Where a file of packed weights lies beside
+    the model and fits it, that is mapped instead.
 
     Raises:
-        UsageError: a context longer than the model was made for, or heads that the KV cache's type
-            or its rotation does not fit.
+        UsageError: a context longer than the model was made for, heads that the KV cache's type
+            or its rotation does not fit, or more memory than there is.
         KernelError: no kernel can run a matrix, or one needs a fallback that `strict` forbids.
     """
     context = _context(source.config, settings.context)
@@ -222,7 +238,13 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     binding = _bound(source, program, settings)
     if settings.strict:
         _refuse_fallbacks(binding)
-    return Runner(source, binding, _executor(binding, pages, settings), context)
+    memory = plan_memory(source.config, program, binding.kernels.values(), pages)
+    require_room(memory)
+    if settings.executor == "reference":
+        loading = LoadRecord(memory=memory, seconds=0.0)
+        return Runner(source, binding, ReferenceExecutor(binding, pages), loading, context)
+    executor, loading = _load_native(source, binding, pages, settings, memory)
+    return Runner(source, binding, executor, loading, context)
 
 
 def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelRecord, ...]:
@@ -272,12 +294,27 @@ def _require_used(kernel: str, chosen: Collection[KernelRecord]) -> None:
     )
 
 
-def _executor(binding: Binding, pages: int, settings: RunSettings) -> Executor:
-    if settings.executor == "reference":
-        return ReferenceExecutor(binding, pages)
+def _load_native(
+    source: ModelSource, binding: Binding, pages: int, settings: RunSettings, memory: MemoryPlan
+) -> tuple[NativeExecutor, LoadRecord]:
+    """Take the weights from where they are kept, or pack them, and keep them where asked to."""
+    began = time.perf_counter()
     threads = settings.threads or available_cores()
     isa = demand(settings.isa, settings.kernel).isa
-    return NativeExecutor(binding, pages=pages, threads=threads, isa=isa)
+    kept = find_kept(source, binding, threads)
+    executor = NativeExecutor(kept.bound(binding), pages=pages, threads=threads, isa=isa)
+    notes, written = [kept.note], ""
+    if settings.keep_packed and not kept.matrices:
+        notes.append(keep(kept, executor.matrices))
+        written = "" if notes[-1] else str(kept.path)
+    record = LoadRecord(
+        memory=memory,
+        packed=str(kept.path) if kept.matrices else "",
+        kept=written,
+        notes=tuple(filter(None, notes)),
+        seconds=time.perf_counter() - began,
+    )
+    return executor, record
 
 
 def _refuse_fallbacks(binding: Binding) -> None:

@@ -74,6 +74,12 @@ class ModelSource:
             tensor = _reorder(tensor, stored.order)
         return _shift(tensor, stored.offset) if stored.offset else tensor
 
+    def outline(self, slot: Slot) -> QuantTensor:
+        """Return a slot's tensor without its bytes: format and shape, with codes [rows, 0]."""
+        info = self.info(slot)
+        rows, columns = info.matrix_shape
+        return QuantTensor(info.format, (rows, columns), np.empty((rows, 0), np.uint8))
+
     def release(self, slot: Slot) -> None:
         """Tell the system that the mapped pages of a slot's tensor are not needed for now."""
         self.checkpoint.release(self.slots[slot].name)

@@ -7,6 +7,7 @@ from enum import Enum
 from fewbit.records.base import Record
 from fewbit.records.evaluation import Conditions
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.loading import LoadRecord
 from fewbit.records.model import ModelFacts
 
 
@@ -138,6 +139,7 @@ class GenerationReport(Record, frozen=True, kw_only=True):
 
     model: ModelFacts
     kernels: tuple[KernelRecord, ...]
+    loading: LoadRecord
     conditions: Conditions
     prompt: str
     """As given, before any chat template."""

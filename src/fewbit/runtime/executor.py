@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit._native import PackedMatrix
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Program, Slot
 from fewbit.records.kernels import KernelRecord
@@ -33,6 +34,8 @@ class Binding:
     tensors: Mapping[Slot, QuantTensor]
     kernels: Mapping[Slot, KernelRecord]
     release: Callable[[Slot], None] = keep
+    packed: Mapping[Slot, PackedMatrix] = field(default_factory=dict)
+    """Matrices that are packed already; `tensors` is not asked for them."""
 
 
 class Executor(Protocol):

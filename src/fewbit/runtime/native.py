@@ -7,6 +7,7 @@ into steps, wherever its pages lie, and on any number of threads and any instruc
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import singledispatchmethod
 
 import numpy as np
@@ -66,7 +67,7 @@ class NativeExecutor:
         isa: str | None = None,
         taps: frozenset[Tap] = frozenset(),
     ) -> None:
-        """Pack the weights slot by slot, releasing each slot of the binding once it is packed.
+        """Pack the weights that are not packed yet, releasing each slot of the binding as it is.
 
         Args:
             binding: the Program, its tensors, and the kernel records the chooser made.
@@ -105,12 +106,18 @@ class NativeExecutor:
         self.pool = pool
         """The threads of a step; between two steps they can do other work."""
         self._taps = writer.taps
+        self._matrices = writer.matrices
         self._context = binding.program.context
 
     @property
     def pages(self) -> int:
         """Pages in the KV store."""
         return self._native.pages
+
+    @property
+    def matrices(self) -> Mapping[Slot, PackedMatrix]:
+        """The packed weights by slot."""
+        return self._matrices
 
     @property
     def isa(self) -> str:
@@ -189,7 +196,7 @@ class _ProgramWriter:
         self._binding = binding
         self._threads = threads
         self._arena = PackedArena()
-        self._matrices: dict[Slot, PackedMatrix] = {}
+        self.matrices: dict[Slot, PackedMatrix] = dict(binding.packed)
         self.program = _native.Program(
             program.layers, program.vocabulary, program.context, program.cache_type.value
         )
@@ -217,10 +224,10 @@ class _ProgramWriter:
             self._matrix(slot)
 
     def _matrix(self, slot: Slot) -> PackedMatrix:
-        if slot not in self._matrices:
-            self._matrices[slot] = pack(self._binding.tensors[slot], self._threads, self._arena)
+        if slot not in self.matrices:
+            self.matrices[slot] = pack(self._binding.tensors[slot], self._threads, self._arena)
             self._binding.release(slot)
-        return self._matrices[slot]
+        return self.matrices[slot]
 
     def _vector(self, slot: Slot) -> NDArray[np.float32]:
         values = decode(self._binding.tensors[slot]).reshape(-1).astype(np.float32)

@@ -24,6 +24,7 @@ from fewbit.tokens.gguf_fields import (
     read_merges,
     read_scores,
     read_vocabulary,
+    require_known,
     token_id,
 )
 from fewbit.tokens.guard import guarded
@@ -65,11 +66,9 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
 def _byte_level(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Tokenizer:
     name = field(metadata, "pre", str) or "default"
     rule = _word_rule(name)
-    merges = read_merges(metadata, vocabulary)
+    merges = read_merges(metadata)
     with guarded(BadFileError, f"{SOURCE} is not a usable byte-level BPE"):
-        backend = tokenizers.Tokenizer(
-            models.BPE(vocabulary.ids, merges, ignore_merges=rule.whole_words)
-        )
+        backend = tokenizers.Tokenizer(_ranked(vocabulary, merges, rule))
         normalizer = rule.normalizer()
         if normalizer is not None:
             backend.normalizer = normalizer
@@ -82,6 +81,15 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Tokenize
         backend,
         _Kind(ByteLevelPieces(), name, rule.adds_bos, _byte_level_hazards(metadata, vocabulary)),
     )
+
+
+def _ranked(vocabulary: Vocabulary, merges: list[tuple[str, str]], rule: WordRule) -> models.BPE:
+    """Return the BPE; it checks every merge itself, and we say better what is wrong with one."""
+    try:
+        return models.BPE(vocabulary.ids, merges, ignore_merges=rule.whole_words)
+    except Exception:
+        require_known(merges, vocabulary)
+        raise
 
 
 def _sentence_piece(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Tokenizer:
@@ -162,6 +170,7 @@ def _finish(
             suffix=around["eos"],
             hazards=tuple(hazards),
         ),
+        size=len(vocabulary.texts),
     )
 
 

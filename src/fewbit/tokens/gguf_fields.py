@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from fewbit.errors import BadFileError, MissingError
@@ -42,8 +43,15 @@ class Vocabulary:
     def of_types(self, *kinds: TokenType) -> list[tuple[int, str]]:
         """Return ids and texts of the tokens of these types, ascending."""
         wanted = set(kinds)
+        if TokenType.NORMAL not in wanted:
+            return [(t, self.texts[t]) for t in self._unusual if self.types[t] in wanted]
         pairs = zip(self.texts, self.types, strict=True)
         return [(token, text) for token, (text, kind) in enumerate(pairs) if kind in wanted]
+
+    @cached_property
+    def _unusual(self) -> list[int]:
+        """The ids of the few tokens that are not normal ones."""
+        return [token for token, kind in enumerate(self.types) if kind != 1]
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
@@ -56,7 +64,9 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     raw = _array(metadata, "tokens")
     if not raw:
         raise MissingError(f"{PREFIX}tokens is absent or empty; use a file with a tokenizer.")
-    texts = [_token_text(index, text) for index, text in enumerate(raw)]
+    texts = raw
+    if "" in raw or any(type(text) is not str for text in raw):
+        texts = [_token_text(index, text) for index, text in enumerate(raw)]
     ids = {text: token for token, text in enumerate(texts)}
     if len(ids) != len(texts):
         token, text = next((i, t) for i, t in enumerate(texts) if ids[t] != i)
@@ -93,19 +103,23 @@ def _token_text(index: int, text: object) -> str:
     raise BadFileError(f"{PREFIX}tokens[{index}] is {found} instead of text; {DAMAGED}.")
 
 
-def read_merges(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def read_merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the merges, best first.
 
     Raises:
         MissingError: there are none.
-        BadFileError: one is malformed or names a token that is not in the vocabulary.
+        BadFileError: one is malformed.
     """
     lines = _array(metadata, "merges")
     if lines is None:
         raise MissingError(f"{PREFIX}merges is absent; a byte-level BPE needs it.")
     if not all(isinstance(line, str) for line in lines):
         raise BadFileError(f"{PREFIX}merges holds something other than UTF-8 strings; {DAMAGED}.")
-    merges = split_merges(lines)
+    return split_merges(lines)
+
+
+def require_known(merges: Iterable[tuple[str, str]], vocabulary: Vocabulary) -> None:
+    """Check that every merge joins tokens of the vocabulary to one of it; raises BadFileError."""
     ids = vocabulary.ids
     for left, right in merges:
         if left not in ids or right not in ids or left + right not in ids:
@@ -114,7 +128,6 @@ def read_merges(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[tup
                 f"{PREFIX}merges joins {left[:40]!r} and {right[:40]!r}, but {absent[:80]!r} is "
                 f"not in the vocabulary; {DAMAGED}."
             )
-    return merges
 
 
 def read_scores(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[float]:

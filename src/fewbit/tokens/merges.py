@@ -48,6 +48,13 @@ def split_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         BadFileError: a line is not two tokens.
     """
+    plain = [line.split(" ") for line in lines]
+    if len(set(lines)) == len(lines) and all(len(parts) == 2 and all(parts) for parts in plain):
+        return [(left, right) for left, right in plain]
+    return _split_one_by_one(lines)
+
+
+def _split_one_by_one(lines: Sequence[str]) -> list[tuple[str, str]]:
     pairs: dict[tuple[str, str], None] = {}
     for index, line in enumerate(lines):
         cut = line.find(" ", 1)

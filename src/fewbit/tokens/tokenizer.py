@@ -53,8 +53,16 @@ class Behaviour:
 class Tokenizer:
     """One tokenizer; build it with `from_hugging_face` or `from_gguf`. Safe to share by threads."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, behaviour: Behaviour) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, behaviour: Behaviour, *, size: int | None = None
+    ) -> None:
         """Take over `backend`, whose settings of truncation and padding must be off.
+
+        Args:
+            backend: what cuts and merges.
+            behaviour: the rest.
+            size: the highest id plus one where the caller knows it; asking the backend copies the
+                whole vocabulary.
 
         Raises:
             BadFileError: an id of the behaviour has no token, or ids run past MAX_IDS.
@@ -66,7 +74,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._added = {token: entry.content for token, entry in added.items()}
         self._special = frozenset(token for token, entry in added.items() if entry.special)
-        self._size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._size = _highest_id(backend) + 1 if size is None else size
         self._check_ids()
 
     def _check_ids(self) -> None:
@@ -191,6 +199,10 @@ class Tokenizer:
             "pad_token": self.special.padding,
         }
         return {name: self.token_text(token) for name, token in roles.items() if token is not None}
+
+
+def _highest_id(backend: tokenizers.Tokenizer) -> int:
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def clean_text(text: str | bytes) -> str:

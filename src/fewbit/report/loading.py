@@ -1,0 +1,26 @@
+"""How a model came into memory, in a few lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fewbit.records.figures import size
+from fewbit.records.loading import LoadRecord, MemoryPlan
+
+
+def describe_loading(record: LoadRecord) -> Iterator[str]:
+    """Yield what was decided about kept weights; nothing where there was nothing to decide."""
+    if record.packed:
+        yield f"weights: mapped from {record.packed} in {record.seconds:.2f} s"
+    yield from record.notes
+    if record.kept:
+        yield f"weights: packed and kept in {record.kept} in {record.seconds:.2f} s"
+
+
+def describe_memory(plan: MemoryPlan) -> str:
+    """Return the parts of a plan and what there is, in a line."""
+    left = "unknown" if plan.available is None else size(plan.available)
+    return (
+        f"{size(plan.needed)}: weights {size(plan.weights)}, keys and values {size(plan.store)} "
+        f"(reserved, taken page by page), workspace {size(plan.workspace)}; available: {left}"
+    )
