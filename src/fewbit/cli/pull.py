@@ -30,6 +30,14 @@ def locate(model: str) -> Path:
     Raises:
         MissingError, DownloadError: as `fewbit.checkpoint.download.resolve`.
     """
+    from fewbit.checkpoint.local import local_path
+
+    cache = cache_root(os.environ)
+    here = local_path(model, cache)
+    return _fetched(model, cache) if here is None else here
+
+
+def _fetched(model: str, cache: Path) -> Path:
     from fewbit.checkpoint.download import resolve
 
     with ExitStack() as shown:
@@ -40,7 +48,7 @@ def locate(model: str) -> Path:
                 bars.append(shown.enter_context(_download_bar(model)))
             bars[0](done, total)
 
-        return resolve(model, cache_root(os.environ), show)
+        return resolve(model, cache, show)
 
 
 @contextmanager

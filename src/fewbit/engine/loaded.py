@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +72,10 @@ def load_model(path: Path, settings: RunSettings) -> LoadedModel:
             `tokenizer_of` and `runner_of`.
     """
     source = open_model(path)
-    tokenizer = tokenizer_of(source)
+    # The tokenizers library keeps the interpreter's lock, mapping and packing weights let go of it.
+    with ThreadPoolExecutor(1) as beside:
+        runner = beside.submit(runner_of, source, settings)
+        tokenizer = tokenizer_of(source)
     template = chat_template_of(source)
     chat = None if template is None else ChatTemplate(template, tokenizer.special_texts)
-    return LoadedModel(runner_of(source, settings), tokenizer, chat)
+    return LoadedModel(runner.result(), tokenizer, chat)
