@@ -65,7 +65,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     if not raw:
         raise MissingError(f"{PREFIX}tokens is absent or empty; use a file with a tokenizer.")
     texts = raw
-    if "" in raw or any(type(text) is not str for text in raw):
+    if "" in raw or set(map(type, raw)) != {str}:
         texts = [_token_text(index, text) for index, text in enumerate(raw)]
     ids = {text: token for token, text in enumerate(texts)}
     if len(ids) != len(texts):
@@ -77,7 +77,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     types = _array(metadata, "token_type") or [int(TokenType.NORMAL)] * len(texts)
     if len(types) != len(texts):
         raise _wrong_length("token_type", len(types), len(texts))
-    if not all(isinstance(kind, int) for kind in types):
+    if not set(map(type, types)) <= {int, bool}:
         raise BadFileError(f"{PREFIX}token_type is not an array of integers; {DAMAGED}.")
     return Vocabulary(texts, _with_roles(metadata, types), ids)
 
@@ -113,7 +113,7 @@ def read_merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = _array(metadata, "merges")
     if lines is None:
         raise MissingError(f"{PREFIX}merges is absent; a byte-level BPE needs it.")
-    if not all(isinstance(line, str) for line in lines):
+    if not set(map(type, lines)) <= {str}:
         raise BadFileError(f"{PREFIX}merges holds something other than UTF-8 strings; {DAMAGED}.")
     return split_merges(lines)
 

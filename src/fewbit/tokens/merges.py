@@ -48,10 +48,9 @@ def split_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         BadFileError: a line is not two tokens.
     """
-    plain = [line.split(" ") for line in lines]
-    if len(set(lines)) == len(lines) and all(len(parts) == 2 and all(parts) for parts in plain):
-        return [(left, right) for left, right in plain]
-    return _split_one_by_one(lines)
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
+    plain = all(left and right and " " not in right for left, right in pairs)
+    return pairs if plain and len(set(lines)) == len(lines) else _split_one_by_one(lines)
 
 
 def _split_one_by_one(lines: Sequence[str]) -> list[tuple[str, str]]:
