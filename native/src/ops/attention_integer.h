@@ -6,8 +6,12 @@
 // floats.
 #pragma once
 
+#include <utility>
+
 #include "ops/attention_tiles.h"
 #include "ops/stored_integer.h"
+
+#define FEWBIT_LAMBDA __attribute__((always_inline))
 
 namespace fewbit {
 
@@ -49,46 +53,66 @@ FEWBIT_INLINE RoundedQuery round_query(const float* q, int64_t head_dim, float* 
   return {pairs, scales, starts};
 }
 
-// Scores of Q queries against T tiles of 16 keys: out[i][t * 16 + lane]. A run's sum is at most
-// 32 * 127 * 32767 < 2^27.
+// Calls f(0) .. f(N - 1) with constants, so that what they index can stay in registers: inside the
+// loop over runs GCC 12 keeps sums in memory even where their loops are unrolled by pragma.
+template <class F, int... I>
+FEWBIT_INLINE void each_of(std::integer_sequence<int, I...>, F f) {
+  (f(std::integral_constant<int, I>{}), ...);
+}
+template <int N, class F>
+FEWBIT_INLINE void each(F f) {
+  each_of(std::make_integer_sequence<int, N>{}, f);
+}
+
+// The sums of one run of Q queries and T tiles of 16 keys, at most 32 * 127 * 32767 < 2^27 each.
 template <class S, class Stored, int Q, int T>
-FEWBIT_INLINE void score_tiles_of_runs(const RoundedQuery* q, const uint8_t* keys, int64_t runs,
-                                       const uint8_t* ahead, float* out) {
-  constexpr int64_t kRunBytes = kKeyRunBytes<Stored>;
-  constexpr int64_t kAhead = T * kRunBytes / (kRun / 2);
-  for (int64_t r = 0; r < runs; ++r) {
-    typename S::I32 sum[Q][T];
-#pragma GCC unroll 8
-    for (int i = 0; i < Q; ++i) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) sum[i][t] = S::set1(q[i].starts[r]);
-    }
+struct RunSums {
+  typename S::I32 sum[Q][T];
+
+  FEWBIT_INLINE void multiply(RunSums& to, const RoundedQuery* q, const uint8_t* keys,
+                              int64_t tile_bytes, int64_t r, const uint8_t* ahead) {
+    constexpr int64_t kAhead = T * kKeyRunBytes<Stored> / (kRun / 2);
+    each<Q>([&](auto i) FEWBIT_LAMBDA {
+      each<T>([&](auto t) FEWBIT_LAMBDA { to.sum[i][t] = S::set1(q[i].starts[r]); });
+    });
+    const int64_t first = r * (kRun / 2);
     for (int64_t pair = 0; pair < kRun / 2; ++pair) {
-      prefetch_bytes<S, Stored>(ahead + (r * (kRun / 2) + pair) * kAhead, kAhead);
+      prefetch_bytes<S, Stored>(ahead + (first + pair) * kAhead, kAhead);
       typename S::I32 key[T];
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        key[t] = Stored::load_pairs(keys + (t * runs + r) * kRunBytes + pair * Stored::kPairs);
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < Q; ++i) {
-        const typename S::I32 codes = S::set1(q[i].pairs[r * (kRun / 2) + pair]);
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) sum[i][t] = S::dot2(sum[i][t], key[t], codes);
-      }
+      each<T>([&](auto t) FEWBIT_LAMBDA {
+        key[t] = Stored::load_pairs(keys + t * tile_bytes + pair * Stored::kPairs);
+      });
+      each<Q>([&](auto i) FEWBIT_LAMBDA {
+        const typename S::I32 codes = S::set1(q[i].pairs[first + pair]);
+        each<T>([&](auto t) FEWBIT_LAMBDA { to.sum[i][t] = S::dot2(to.sum[i][t], key[t], codes); });
+      });
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const typename S::F32 scale =
-          S::load_f16(keys + (t * runs + r) * kRunBytes + kKeyRunCodes<Stored>);
-#pragma GCC unroll 8
-      for (int i = 0; i < Q; ++i) {
+  }
+
+  FEWBIT_INLINE void add(const RunSums& from, const RoundedQuery* q, const uint8_t* keys,
+                         int64_t tile_bytes, int64_t r, float* out) {
+    each<T>([&](auto t) FEWBIT_LAMBDA {
+      const typename S::F32 scale = S::load_f16(keys + t * tile_bytes + kKeyRunCodes<Stored>);
+      each<Q>([&](auto i) FEWBIT_LAMBDA {
         float* to = out + i * kKeyBlock + t * kLanes;
         const typename S::F32 before = r == 0 ? S::zero_f32() : S::load(to);
         const typename S::F32 both = S::mul(S::set1(q[i].scales[r]), scale);
-        S::store(to, S::fma(S::convert(sum[i][t]), both, before));
-      }
-    }
+        S::store(to, S::fma(S::convert(from.sum[i][t]), both, before));
+      });
+    });
+  }
+};
+
+// Scores of Q queries against T tiles of 16 keys: out[i][t * 16 + lane].
+template <class S, class Stored, int Q, int T>
+FEWBIT_INLINE void score_tiles_of_runs(const RoundedQuery* q, const uint8_t* keys, int64_t runs,
+                                       const uint8_t* ahead, float* out) {
+  using Sums = RunSums<S, Stored, Q, T>;
+  const int64_t tile_bytes = runs * kKeyRunBytes<Stored>;
+  for (int64_t r = 0; r < runs; ++r, keys += kKeyRunBytes<Stored>) {
+    Sums sums;
+    Sums::multiply(sums, q, keys, tile_bytes, r, ahead);
+    Sums::add(sums, q, keys, tile_bytes, r, out);
   }
 }
 

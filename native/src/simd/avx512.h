@@ -60,7 +60,13 @@ struct Avx512 {
   FEWBIT_INLINE I32 mul(I32 a, I32 b) { return _mm512_mullo_epi32(a, b); }
   FEWBIT_INLINE I32 max(I32 a, I32 b) { return _mm512_max_epi32(a, b); }
   FEWBIT_INLINE I32 madd16(I32 a, I32 b) { return _mm512_madd_epi16(a, b); }
-  FEWBIT_INLINE I32 dot2(I32 acc, I32 a, I32 b) { return _mm512_dpwssd_epi32(acc, a, b); }
+  FEWBIT_INLINE I32 dot2(I32 acc, I32 a, I32 b) {
+    acc = _mm512_dpwssd_epi32(acc, a, b);
+    // GCC 12 would keep a sum twice, as the intrinsic's 16 ints and as __m512i's 8 long ints, and
+    // spill one of the two in every turn of a loop.
+    __asm__("" : "+v"(acc));
+    return acc;
+  }
   template <int N>
   FEWBIT_INLINE I32 shift_left(I32 a) {
     return _mm512_slli_epi32(a, N);
