@@ -32,15 +32,19 @@ def start(bench: Bench) -> Iterator[Row]:
         ours = [sys.executable, "-m", "fewbit", "generate", str(link), *shared, "--raw"]
         ours.append("--max-tokens=1")
         peer = [bench.peer_python, str(WORKERS / "llama_cpp_start.py"), str(link), *shared]
-        first = first_token([*ours, "--keep-packed"])
+        first, _ = first_token([*ours, "--keep-packed"])
         first_token(peer)
-        pairs = [(first_token(ours), first_token(peer)) for _ in range(bench.rounds)]
+        pairs = []
+        for _ in range(bench.rounds):
+            seconds, said = first_token(ours)
+            pairs.append((seconds, first_token(peer)[0]))
+        bench.note(f"second start: {_about_weights(said)}".replace(f"{folder}/", ""))
     mine, theirs = zip(*pairs, strict=True)
     yield at_most(f"{work} (first {first:.2f} s)", mine, theirs, MOST, "{:.2f} s")
 
 
-def first_token(command: Sequence[str]) -> float:
-    """Return the seconds until a command's first byte of output."""
+def first_token(command: Sequence[str]) -> tuple[float, str]:
+    """Return the seconds until a command's first byte of output, and what it said on stderr."""
     begun = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -49,4 +53,9 @@ def first_token(command: Sequence[str]) -> float:
         _, errors = process.communicate()
     if not byte or process.returncode:
         raise WorkerError(f"{command[1:4]} printed nothing: {errors.decode()[-300:]}")
-    return seconds
+    return seconds, errors.decode()
+
+
+def _about_weights(said: str) -> str:
+    """Return the line that says where the weights came from: kept, or packed anew."""
+    return next((line for line in said.splitlines() if "weights" in line), "weights packed anew")

@@ -115,6 +115,7 @@ def measure_speed(
         tokens=settings.tokens,
         temperature=TEMPERATURE,
         load_seconds=load_seconds,
+        loading=loaded.runner.loading,
         peak_memory_bytes=_peak_memory() - machine.bytes,
         machine=machine.record(),
         runs=tuple(runs),

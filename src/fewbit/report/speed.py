@@ -9,6 +9,7 @@ from rich.table import Table
 from fewbit.records.figures import size
 from fewbit.records.kernels import kernel_fallbacks
 from fewbit.records.speed import MachineSpeed, SpeedReport, SpeedRun
+from fewbit.report.loading import describe_loading
 
 
 def print_speed(report: SpeedReport, console: Console) -> None:
@@ -59,9 +60,10 @@ def _model_lines(report: SpeedReport) -> list[str]:
     rotated = ", keys rotated" if report.rotated_keys else ""
     kernels = ", ".join(sorted({kernel.kernel for kernel in report.kernels}))
     return [
+        *describe_loading(report.loading),
         f"Loaded in {report.load_seconds:.2f} s, peak memory {size(report.peak_memory_bytes)}; "
         f"{report.tokens} tokens a request at temperature {report.temperature}; "
-        f"keys and values in {report.cache_type}{rotated}; kernels {kernels}."
+        f"keys and values in {report.cache_type}{rotated}; kernels {kernels}.",
     ]
 
 
