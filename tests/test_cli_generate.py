@@ -124,6 +124,13 @@ def test_the_record_goes_to_a_file_beside_the_text(model, capsys, tmp_path):
     assert report.conditions.threads >= 1
 
 
+def test_the_record_says_how_keys_and_values_were_stored(model, capsys):
+    plain = report_of(capsys, model, "-p", "x", "--max-tokens", 3)
+    assert (plain.conditions.kv, plain.conditions.rotated_keys) == ("f16", False)
+    other = report_of(capsys, model, "-p", "x", "--max-tokens", 3, "--kv", "bf16", "--rotate-keys")
+    assert (other.conditions.kv, other.conditions.rotated_keys) == ("bf16", True)
+
+
 def test_a_stop_string_ends_the_text(model, capsys):
     text = report_of(capsys, model, "-p", "x", "--max-tokens", 30, "--raw").text
     string = text[4:6]
