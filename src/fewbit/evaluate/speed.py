@@ -213,12 +213,18 @@ class _Stand:
         self._serve(self._engine(), self._fresh(1), _WARM_UP_TOKENS)
 
     def run(self, sequences: int) -> SpeedRun:
-        """Measure so many requests at once, then the same prompts again."""
+        """Measure so many prompts at once, the same ones again, and decoding behind them."""
         engine = self._engine()
         prompts = self._fresh(sequences)
-        cold = self._serve(engine, prompts, self._settings.tokens)
+        cold = self._serve(engine, prompts, 1)
         cached = self._serve(engine, prompts, 1)
-        decoding = [step for step in cold.steps if step.whole]
+        decoded = self._serve(engine, prompts, self._settings.tokens)
+        decoding = [step for step in decoded.steps if step.whole]
+        if not decoding:
+            raise UsageError(
+                f"{self._settings.tokens} tokens were generated before all {sequences} requests "
+                "decoded at once, so that there is nothing to measure; give more --tokens."
+            )
         seconds = [step.seconds for step in decoding]
         return SpeedRun(
             sequences=sequences,
@@ -233,7 +239,7 @@ class _Stand:
             gap_median=median(seconds),
             gap_p99=float(np.quantile(seconds, 0.99)),
             outside_median=median(step.outside for step in decoding),
-            longest_gap=max(chain.from_iterable(record.times.gaps for record in cold.records)),
+            longest_gap=max(chain.from_iterable(record.times.gaps for record in decoded.records)),
             work=self._work(sequences),
         )
 
