@@ -7,10 +7,12 @@ import shutil
 import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+from tiny_text import write_text_files
 
 import fewbit.model.packed
 from fewbit._native import PackedFile, available_isas
 from fewbit.errors import BadFileError
+from fewbit.evaluate.speed import SpeedSettings, measure_speed
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantize import quantize
@@ -307,3 +309,15 @@ def test_ranges_beyond_the_file_are_refused(tmp_path):
         file.matrix(0, "q9", 16, 32, 0, 0, False)
     with pytest.raises(ValueError, match="at least one row"):
         file.matrix(0, "f32", -16, 32, 0, 0, False)
+
+
+def test_a_benchmark_tells_of_a_useless_file(copy):
+    write_text_files(copy)
+    flip(packed_path(copy), DATA + 100)
+    settings = SpeedSettings(
+        prompt=4, tokens=2, concurrency=(1,), threads=1, buffer_bytes=1 << 21, keep_packed=True
+    )
+    first, second = measure_speed(copy, settings), measure_speed(copy, settings)
+    (note,) = first.loading.notes
+    assert "is damaged: it has other bytes for" in note
+    assert first.loading.kept == second.loading.packed == str(packed_path(copy))

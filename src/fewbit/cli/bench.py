@@ -20,6 +20,7 @@ def bench(  # noqa: PLR0913
     kv: Literal["f16", "bf16", "int8", "int4"] = "f16",
     rotate_keys: Annotated[bool, Parameter(negative="")] = False,
     threads: int | None = None,
+    keep_packed: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = None,
 ) -> int:
     """Measure a model's speed beside what this machine can do.
@@ -34,6 +35,7 @@ def bench(  # noqa: PLR0913
         kv: How keys and values are stored.
         rotate_keys: Rotate keys before they are stored.
         threads: Of the native executor; every core by default.
+        keep_packed: Keep the weights as they are run in a file beside the model.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import deliver
@@ -50,6 +52,7 @@ def bench(  # noqa: PLR0913
         threads=threads,
         cache_type=CacheType(kv),
         rotate_keys=rotate_keys,
+        keep_packed=keep_packed,
     )
     path = locate(model)
     with progress_bar() as bar:

@@ -24,6 +24,7 @@ def eval(  # noqa: PLR0913
     kv: KvOption = "f16",
     rotate_keys: RotateOption = False,
     strict: Annotated[bool, Parameter(negative="")] = False,
+    keep_packed: Annotated[bool, Parameter(negative="")] = False,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -42,6 +43,7 @@ def eval(  # noqa: PLR0913
         executor: native, or reference (slow, the truth in tests).
         isa: An instruction set to force.
         strict: Refuse models that would not be run in their own formats.
+        keep_packed: Keep both models' weights as they are run in files beside them.
         kv: How the candidate stores keys and values; the source keeps f16. A model against itself
             shows the effect of the KV cache alone.
         rotate_keys: Rotate the candidate's keys before they are stored.
@@ -64,6 +66,7 @@ def eval(  # noqa: PLR0913
         executor=executor,
         isa=isa,
         strict=strict,
+        keep_packed=keep_packed,
         kv=cache_type(kv),
         rotate_keys=rotate_keys,
     )

@@ -52,6 +52,7 @@ class EvaluationSettings:
     isa: str | None = None
     """An instruction set to force; None for the best."""
     strict: bool = False
+    keep_packed: bool = False
     """Refuse models of which some matrix would not be run as it is stored."""
     kv: CacheType = CacheType.F16
     """How the candidate's keys and values are stored; the source's stay f16."""
@@ -72,6 +73,7 @@ class EvaluationSettings:
             threads=self.threads,
             context=self.window_tokens,
             isa=self.isa,
+            keep_packed=self.keep_packed,
             strict=self.strict,
         )
 
@@ -144,7 +146,11 @@ def _evaluate(
         ),
         gate=measured.gate,
         verdict=measured.verdict,
-        notes=(*_cache_notes(settings), *_notes(facts, one, other, errors)),
+        notes=(
+            *_cache_notes(settings),
+            *dict.fromkeys((*one.loading.notes, *other.loading.notes)),
+            *_notes(facts, one, other, errors),
+        ),
         seconds=time.perf_counter() - started,
     )
 

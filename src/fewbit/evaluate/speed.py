@@ -63,6 +63,7 @@ class SpeedSettings:
     threads: int | None = None
     cache_type: CacheType = CacheType.F16
     rotate_keys: bool = False
+    keep_packed: bool = False
     buffer_bytes: int | None = None
     """Of the buffer that measures memory; None for one that no cache holds."""
 
@@ -90,6 +91,7 @@ def measure_speed(
         sequences=most,
         cache_type=settings.cache_type,
         rotate_keys=settings.rotate_keys,
+        keep_packed=settings.keep_packed,
     )
     notify("loading")
     begun = time.perf_counter()
