@@ -13,6 +13,7 @@ from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program, slot_shapes
 from fewbit.model.rope import RopeConfig
 from fewbit.program import CacheType
+from fewbit.records.kernels import Activations
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.reference import choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
@@ -62,6 +63,7 @@ def bind_random(
     seed: int = 0,
     *,
     rotate_keys: bool = False,
+    activations: Activations = Activations.INT8,
 ) -> Binding:
     """Bind random weights; matrices take the formats in turn."""
     random = np.random.default_rng(seed)
@@ -74,7 +76,7 @@ def bind_random(
         form = parse_format("f32" if is_vector(slot) else formats[matrices % len(formats)])
         tensors[slot] = encode(values.astype(np.float32), form)
         if not is_vector(slot):
-            kernels[slot] = choose_reference(slot, tensors[slot])
+            kernels[slot] = choose_reference(slot, tensors[slot], activations)
             matrices += 1
     return Binding(build_program(config, cache, rotate_keys=rotate_keys), tensors, kernels)
 

@@ -31,6 +31,7 @@ from fewbit.program import (
     SelectRows,
     Softcap,
 )
+from fewbit.records.kernels import Activations
 from fewbit.runtime import reference
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.kv import rounded_queries, rounded_rows
@@ -203,6 +204,17 @@ def test_every_op_is_the_references_within_its_roundings(name: str):
 def test_every_instruction_set_is_within_its_roundings(isa: str):
     at = Inputs(bind_random(GEMMA_LIKE, ("int4-g32", "f32"), CacheType.F16), isa)
     for op in at.binding.program.ops:
+        check(op, at)
+
+
+def test_layers_with_inputs_in_bf16_are_within_their_roundings():
+    """A weight-only chain rounds once an input, as the chain of `Linear`'s tolerance does, and once
+    more a run, which the scale's product took there."""
+    formats = ("int4-g32", "q4_0", "int8-g32", "int4-g32-asym")
+    binding = bind_random(SMALL, formats, activations=Activations.BF16)
+    assert {record.activations for record in binding.kernels.values()} == {"bf16"}
+    at = Inputs(binding, None)
+    for op in binding.program.ops:
         check(op, at)
 
 

@@ -227,11 +227,11 @@ def test_chains_of_elementwise_ops_may_be_wider_than_a_unit():
     x, side, once, twice, chosen = (program.buffer(n, False) for n in (width, 16, *[width] * 3))
     program.logits = program.buffer(outputs, False)
     program.embed(x, packed[0], 1.0)
-    program.linear(side, x, packed[1], None)  # reads all of x: what follows is another stage
+    program.linear(side, x, packed[1], None, "f32")  # reads all of x: what follows is another stage
     program.softcap(once, x, 2.0)
     program.softcap(twice, once, 1.0)
     program.select_rows(chosen, twice)
-    program.linear(program.logits, chosen, packed[1], None)
+    program.linear(program.logits, chosen, packed[1], None, "f32")
     executor = _native.Executor(program, 1, thread_pool(2), _native.available_isas()[0])
     tokens = np.arange(5, dtype=np.int32)
     logits = executor.step(tokens, [(0, 5, 0, np.zeros(1, np.int32))], tokens)

@@ -70,6 +70,20 @@ def simd_read(isa: str, x: NDArray[np.uint8]) -> int: ...
 def time_multiply(
     packed: PackedMatrix, x: NDArray[np.float32], isa: str, repeats: int
 ) -> float: ...
+def multiply_weight_only(
+    packed: PackedMatrix,
+    x: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    isa: str,
+    tiles_at_once: int = 0,
+    rows_at_once: int = 0,
+) -> NDArray[np.float32]: ...
+def time_weight_only(
+    packed: PackedMatrix, x: NDArray[np.float32], isa: str, repeats: int
+) -> float: ...
+def round_activations(
+    x: NDArray[np.float32], isa: str
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
 def quantize_activations(
     x: NDArray[np.float32], isa: str
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]: ...
@@ -127,7 +141,12 @@ class Program:
         self, out: int, x: int, weight: NDArray[np.float32], width: int, eps: float
     ) -> None: ...
     def linear(
-        self, out: int, x: int, weight: PackedMatrix, bias: NDArray[np.float32] | None
+        self,
+        out: int,
+        x: int,
+        weight: PackedMatrix,
+        bias: NDArray[np.float32] | None,
+        activations: str,
     ) -> None: ...
     def rope(self, out: int, x: int, table: int, head_dim: int) -> None: ...
     def hadamard(self, out: int, x: int, head_dim: int) -> None: ...

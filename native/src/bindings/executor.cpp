@@ -44,6 +44,14 @@ Activation activation_named(const std::string& name) {
   throw std::invalid_argument("no activation '" + name + "'; choose silu or gelu_tanh.");
 }
 
+InputRounding rounding_named(const std::string& name) {
+  if (name == "f32") return InputRounding::kNone;
+  if (name == "int8-g32") return InputRounding::kInt8Run;
+  if (name == "bf16") return InputRounding::kBfloat16;
+  throw std::invalid_argument("no rounding of inputs '" + name +
+                              "'; choose f32, int8-g32 or bf16.");
+}
+
 void add_embed(Program& program, int out, const Shared& weight, float scale) {
   program.ops.push_back({out, EmbedOp{matrix_of(weight), scale}});
 }
@@ -58,8 +66,9 @@ void add_rms_norm(Program& program, int out, int x, const Floats& weight, int64_
 }
 
 void add_linear(Program& program, int out, int x, const Shared& weight,
-                const std::optional<Floats>& bias) {
-  program.ops.push_back({out, LinearOp{x, matrix_of(weight), bias ? vector_of(*bias) : Vector{}}});
+                const std::optional<Floats>& bias, const std::string& activations) {
+  program.ops.push_back({out, LinearOp{x, matrix_of(weight), bias ? vector_of(*bias) : Vector{},
+                                       rounding_named(activations)}});
 }
 
 void add_rope(Program& program, int out, int x, int table, int64_t head_dim) {
@@ -110,7 +119,8 @@ void bind_program(nb::module_& module) {
       .def("embed", &add_embed, arg("out"), arg("weight"), arg("scale"))
       .def("rope_table", &add_rope_table, arg("out"), arg("frequencies"), arg("factor"))
       .def("rms_norm", &add_rms_norm, arg("out"), arg("x"), arg("weight"), arg("width"), arg("eps"))
-      .def("linear", &add_linear, arg("out"), arg("x"), arg("weight"), arg("bias").none())
+      .def("linear", &add_linear, arg("out"), arg("x"), arg("weight"), arg("bias").none(),
+           arg("activations"))
       .def("rope", &add_rope, arg("out"), arg("x"), arg("table"), arg("head_dim"))
       .def("hadamard", &add_hadamard, arg("out"), arg("x"), arg("head_dim"))
       .def("attention", &add_attention, arg("out"), arg("q"), arg("k"), arg("v"), arg("layer"),

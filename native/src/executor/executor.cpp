@@ -31,6 +31,7 @@ Executor::Executor(Program program, int64_t pages, std::shared_ptr<ThreadPool> p
       pool_(std::move(pool)),
       walk_(*pool_),
       linear_(linear_kernels(isa)),
+      weight_only_(weight_only_kernels(isa)),
       ops_(op_kernels(isa)),
       workspace_(plan_.workspace_bytes),
       step_buffers_(plan_.values.size()) {

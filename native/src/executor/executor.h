@@ -61,6 +61,7 @@ class Executor {
   std::shared_ptr<ThreadPool> pool_;
   StageWalk walk_;
   const LinearKernels& linear_;
+  const WeightOnlyKernels& weight_only_;
   const OpKernels& ops_;
   Bytes workspace_;
   std::vector<Bytes> scratch_;  // by thread

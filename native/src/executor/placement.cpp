@@ -84,6 +84,9 @@ class Placement {
     if (value.form == Form::kActivations) {
       return aligned(activation_bytes(plan_.chunk_rows, value.width));
     }
+    if (value.form == Form::kBfloats) {
+      return aligned(bfloat_bytes(plan_.chunk_rows, value.width));
+    }
     return aligned(sizeof(float) * plan_.chunk_rows * value.width);
   }
 

@@ -28,6 +28,7 @@ class Planner {
       plan_.values.push_back({Form::kFloats, buffer.width});
     }
     quantized_.assign(program.buffers.size(), -1);
+    rounded_.assign(program.buffers.size(), -1);
   }
 
   Plan run() {
@@ -77,12 +78,25 @@ class Planner {
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
     const Domain domain = made(linear.x).domain;
     const Needs needs{weight.rows, std::min<int64_t>(kTileRows, weight.rows), weight.columns};
-    if (weight.is_float()) {
-      append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
-    } else {
-      const int activations = quantized(linear.x);
-      append({op.out, {}, {activations}, IntegerLinearStep{activations, &weight, bias}}, needs,
-             domain);
+    if (weight.is_float() != (linear.rounding == InputRounding::kNone)) {
+      throw std::invalid_argument("a linear layer's input is not rounded as its weight needs.");
+    }
+    switch (linear.rounding) {
+      case InputRounding::kNone:
+        append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
+        return;
+      case InputRounding::kInt8Run: {
+        const int activations = quantized(linear.x);
+        append({op.out, {}, {activations}, IntegerLinearStep{activations, &weight, bias}}, needs,
+               domain);
+        return;
+      }
+      case InputRounding::kBfloat16: {
+        const int activations = rounded(linear.x);
+        append({op.out, {}, {activations}, WeightOnlyLinearStep{activations, &weight, bias}}, needs,
+               domain);
+        return;
+      }
     }
   }
 
@@ -187,14 +201,26 @@ class Planner {
 
   int quantized(int x) {
     if (quantized_[x] < 0) {
-      const int64_t width = made(x).width;
-      if (width % kGroup) {
-        throw std::invalid_argument("an integer weight's columns are not a multiple of 32.");
-      }
-      quantized_[x] = new_value(Form::kActivations, width);
-      append({quantized_[x], {x}, {}, QuantizeStep{x}}, {width, kGroup}, made(x).domain);
+      quantized_[x] = new_value(Form::kActivations, width_in_runs(x));
+      append({quantized_[x], {x}, {}, QuantizeStep{x}}, {made(x).width, kGroup}, made(x).domain);
     }
     return quantized_[x];
+  }
+
+  int rounded(int x) {
+    if (rounded_[x] < 0) {
+      rounded_[x] = new_value(Form::kBfloats, width_in_runs(x));
+      append({rounded_[x], {x}, {}, RoundStep{x}}, {made(x).width, kGroup}, made(x).domain);
+    }
+    return rounded_[x];
+  }
+
+  int64_t width_in_runs(int x) const {
+    const int64_t width = made(x).width;
+    if (width % kGroup) {
+      throw std::invalid_argument("an integer weight's columns are not a multiple of 32.");
+    }
+    return width;
   }
 
   int new_value(Form form, int64_t width) {
@@ -307,7 +333,8 @@ class Planner {
 
   const Program& program_;
   Plan plan_;
-  std::vector<int> quantized_;  // by buffer: the value that holds its rounding
+  std::vector<int> quantized_;  // by buffer: the value that holds its rounding to int8
+  std::vector<int> rounded_;    // and to bf16
   std::vector<int> layers_;     // that have an attention op
 };
 

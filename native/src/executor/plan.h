@@ -15,7 +15,16 @@ namespace fewbit {
 struct QuantizeStep {
   int x;
 };
+// Rounds a buffer to bf16, once for all linear layers that read it so.
+struct RoundStep {
+  int x;
+};
 struct IntegerLinearStep {
+  int activations;
+  const PackedMatrix* weight;
+  const float* bias;
+};
+struct WeightOnlyLinearStep {
   int activations;
   const PackedMatrix* weight;
   const float* bias;
@@ -49,8 +58,8 @@ struct Step {
   std::vector<int> whole;      // values read across columns, or across rows
   std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*,
                const HadamardOp*, const GatedOp*, const AddOp*, const SelectRowsOp*,
-               const SoftcapOp*, QuantizeStep, IntegerLinearStep, FloatLinearStep, StoreKeysStep,
-               StoreValuesStep, AttendStep, MergeStep>
+               const SoftcapOp*, QuantizeStep, RoundStep, IntegerLinearStep, WeightOnlyLinearStep,
+               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep, MergeStep>
       what;
 };
 
@@ -60,6 +69,7 @@ enum class Domain : uint8_t { kRows, kWanted };
 enum class Form : uint8_t {
   kFloats,       // a buffer of the Program
   kActivations,  // int8 codes, scales and sums of a buffer
+  kBfloats,      // values of a buffer rounded to bf16, and their sums
   kDependency,   // no bytes of the plan's: keys or values in the store, a merge that is done
 };
 

@@ -34,10 +34,18 @@ struct RmsNormOp {
   float eps;
 };
 
+// How a linear layer's input is rounded before it is multiplied.
+enum class InputRounding : uint8_t {
+  kNone,      // float32, for float weights
+  kInt8Run,   // int8 per 32 inputs
+  kBfloat16,  // bf16, for integer weights that are run as floats
+};
+
 struct LinearOp {
   int x;
   Matrix weight;
   Vector bias;  // empty where there is none
+  InputRounding rounding = InputRounding::kNone;
 };
 
 struct RopeOp {

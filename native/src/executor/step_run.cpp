@@ -114,6 +114,11 @@ Activations StepRun::activations(int value, const Task& task) const {
                         nullptr);
 }
 
+BfloatActivations StepRun::bfloats(int value, const Task& task) const {
+  const Value& at = executor_.plan_.values[value];
+  return bfloat_in(executor_.workspace_.data() + at.offset, task.chunk.rows, at.width);
+}
+
 float* StepRun::attend_scratch(int thread) const {
   return reinterpret_cast<float*>(executor_.scratch_[thread].data()) +
          executor_.plan_.scratch_floats;
@@ -221,8 +226,26 @@ void StepRun::run(const QuantizeStep& step, const Task& task) {
   });
 }
 
+void StepRun::run(const RoundStep& step, const Task& task) {
+  const View x = view(step.x, task);
+  const BfloatActivations all = bfloats(task.out, task);
+  const int64_t first = task.region.column_begin;
+  for_rows(task, [&](int64_t row) {
+    const int64_t local = row - task.chunk.begin;
+    executor_.weight_only_.round(x.at(row, first), task.region.column_end - first,
+                                 all.values + local * all.columns + first,
+                                 all.sums + local * all.halves() + first / (kGroup / 2));
+  });
+}
+
 void StepRun::run(const IntegerLinearStep& step, const Task& task) {
-  multiply(*step.weight, activations(step.activations, task), step.bias, task);
+  multiply(executor_.linear_.multiply, *step.weight, activations(step.activations, task), step.bias,
+           task);
+}
+
+void StepRun::run(const WeightOnlyLinearStep& step, const Task& task) {
+  multiply(executor_.weight_only_.multiply, *step.weight, bfloats(step.activations, task),
+           step.bias, task);
 }
 
 void StepRun::run(const FloatLinearStep& step, const Task& task) {
@@ -230,19 +253,19 @@ void StepRun::run(const FloatLinearStep& step, const Task& task) {
   const Activations floats{task.chunk.rows, x.stride, x.at(task.chunk.begin, 0),
                            nullptr,         nullptr,  nullptr,
                            nullptr,         nullptr};
-  multiply(*step.weight, floats, step.bias, task);
+  multiply(executor_.linear_.multiply, *step.weight, floats, step.bias, task);
 }
 
-void StepRun::multiply(const PackedMatrix& weight, const Activations& x, const float* bias,
+template <class Kernel, class A>
+void StepRun::multiply(Kernel kernel, const PackedMatrix& weight, const A& x, const float* bias,
                        const Task& task) const {
   const View out = view(task.out, task);
   const Region& region = task.region;
   // The kernel counts rows from the chunk's first and outputs from the matrix's first.
   float* origin = out.at(task.chunk.begin, 0);
-  executor_.linear_.multiply(weight, region.column_begin / kTileRows,
-                             (region.column_end + kTileRows - 1) / kTileRows, x,
-                             region.row_begin - task.chunk.begin, region.row_end - task.chunk.begin,
-                             bias, origin, out.stride);
+  kernel(weight, region.column_begin / kTileRows, (region.column_end + kTileRows - 1) / kTileRows,
+         x, region.row_begin - task.chunk.begin, region.row_end - task.chunk.begin, bias, origin,
+         out.stride);
 }
 
 int64_t StepRun::position_of(int64_t row) const {

@@ -52,6 +52,7 @@ class StepRun final : public Stages {
 
   View view(int value, const Task& task) const;
   Activations activations(int value, const Task& task) const;
+  BfloatActivations bfloats(int value, const Task& task) const;
   float* attend_scratch(int thread) const;
   // Calls f(row), or f(row, column) for every head of every row, over a task's region.
   template <class F>
@@ -78,14 +79,18 @@ class StepRun final : public Stages {
   void run(const SelectRowsOp* op, const Task& task);
   void run(const SoftcapOp* op, const Task& task);
   void run(const QuantizeStep& step, const Task& task);
+  void run(const RoundStep& step, const Task& task);
   void run(const IntegerLinearStep& step, const Task& task);
+  void run(const WeightOnlyLinearStep& step, const Task& task);
   void run(const FloatLinearStep& step, const Task& task);
   void run(const StoreKeysStep& step, const Task& task);
   void run(const StoreValuesStep& step, const Task& task);
   void run(const AttendStep& step, const Task& task);
   void run(const MergeStep& step, const Task& task);
 
-  void multiply(const PackedMatrix& weight, const Activations& x, const float* bias,
+  // `kernel` multiplies a weight by activations of the type it takes.
+  template <class Kernel, class A>
+  void multiply(Kernel kernel, const PackedMatrix& weight, const A& x, const float* bias,
                 const Task& task) const;
   uint8_t* page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const;
   int64_t position_of(int64_t row) const;

@@ -33,4 +33,15 @@ Activations activations_in(void* memory, int64_t rows, int64_t columns, float* v
   return a;
 }
 
+size_t bfloat_bytes(int64_t rows, int64_t columns) {
+  const auto values = static_cast<size_t>(rows * columns);
+  return whole_lines(4 * values) + whole_lines(4 * values / (kGroup / 2));
+}
+
+BfloatActivations bfloat_in(void* memory, int64_t rows, int64_t columns) {
+  auto* values = static_cast<float*>(memory);
+  const size_t bytes = whole_lines(4 * static_cast<size_t>(rows * columns));
+  return {rows, columns, values, values + bytes / 4};
+}
+
 }  // namespace fewbit

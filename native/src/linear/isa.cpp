@@ -15,12 +15,15 @@ namespace fewbit {
 
 extern const SimdProbes kPortableProbes;
 extern const LinearKernels kPortableKernels;
+extern const WeightOnlyKernels kPortableWeightOnly;
 #if defined(__x86_64__)
 extern const SimdProbes kAvx2Probes;
 extern const SimdProbes kAvx512Probes;
 extern const LinearKernels kAvx2Kernels;
 extern const LinearKernels kAvx512Kernels;
 extern const LinearKernels kAmxKernels;
+extern const WeightOnlyKernels kAvx2WeightOnly;
+extern const WeightOnlyKernels kAvx512WeightOnly;
 #endif
 
 namespace {
@@ -95,6 +98,20 @@ const LinearKernels& linear_kernels(Isa isa) {
 #endif
     default:
       return kPortableKernels;
+  }
+}
+
+const WeightOnlyKernels& weight_only_kernels(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return kAvx2WeightOnly;
+    case Isa::kAvx512Vnni:
+    case Isa::kAmx:
+      return kAvx512WeightOnly;
+#endif
+    default:
+      return kPortableWeightOnly;
   }
 }
 

@@ -84,6 +84,23 @@ struct Activations {
   }
 };
 
+// Rows of activations [rows, columns] rounded to bf16 (to nearest, ties to even), for integer
+// weights whose inputs are not to be rounded to int8. A value beyond the largest bf16 becomes
+// infinite; a NaN stays one.
+struct BfloatActivations {
+  int64_t rows;
+  int64_t columns;  // a multiple of 32
+  float* values;    // [rows][columns], each a bf16 number
+  float* sums;      // [rows][columns / 16], of 16 values by the tree of simd.h's reduce_add
+
+  int64_t halves() const { return columns / (kGroup / 2); }
+};
+
+// Bytes that `rows` rows rounded to bf16 take, and the pointers into one such block of memory,
+// 64-byte aligned.
+size_t bfloat_bytes(int64_t rows, int64_t columns);
+BfloatActivations bfloat_in(void* memory, int64_t rows, int64_t columns);
+
 // Bytes that the codes, scales and sums of `rows` quantized rows take (without `values`), and the
 // pointers into one such block of memory, 64-byte aligned. `values` is the caller's own.
 size_t activation_bytes(int64_t rows, int64_t columns);
@@ -111,6 +128,25 @@ struct LinearKernels {
                    float* out, int64_t out_stride);
 };
 
+// The weight-only kernels of one instruction set: integer weights, activations rounded to bf16.
+// They ask of the thread what LinearKernels do.
+struct WeightOnlyKernels {
+  // Rounds x [columns] into values [columns] and sums [columns / 16]; columns divide by 32.
+  void (*round)(const float* x, int64_t columns, float* values, float* sums);
+
+  // out[r * out_stride + o] = the chain over runs of 32 inputs in ascending order, from acc = 0,
+  //   p = 0, then p = fma(u - z, x, p) over the run's inputs in ascending order
+  //   acc = fma(p, scale_w, acc)
+  //   acc = fma(m, sum, acc)   where the weights have minima; sum = round(sums[0] + sums[1])
+  // then + bias[o] (+ 0 where bias is null). Where a scale holds for 16 inputs (kSigned16), the two
+  // halves of a run are a chain p of their own each, one after the other. u - z is an exact
+  // integer. Ranges, strides and bias as in LinearKernels::multiply; a tile is unpacked once a
+  // call.
+  void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
+                   const BfloatActivations& a, int64_t row_begin, int64_t row_end,
+                   const float* bias, float* out, int64_t out_stride);
+};
+
 // Writes one row of the matrix [columns], decoded to float32 exactly as formats/ decodes it.
 void decode_row(const PackedMatrix& w, int64_t row, float* out);
 
@@ -120,5 +156,6 @@ enum class Isa : uint8_t { kPortable, kAvx2, kAvx512Vnni, kAmx };
 // of one of them.
 bool isa_available(Isa isa);
 const LinearKernels& linear_kernels(Isa isa);
+const WeightOnlyKernels& weight_only_kernels(Isa isa);  // kAmx: those of kAvx512Vnni
 
 }  // namespace fewbit

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from enum import Enum
 
 from fewbit.records.base import Record
+
+
+class Activations(Enum):
+    """How the input of a layer with integer weights is rounded before it is multiplied."""
+
+    INT8 = "int8"
+    """To int8 with a scale per token and 32 inputs: integer products, the fast path."""
+    BF16 = "bf16"
+    """To bf16: only the weights are quantized ("weight-only"); products in float32."""
 
 
 class RejectedKernel(Record, frozen=True):
@@ -25,7 +35,8 @@ class KernelRecord(Record, frozen=True):
     """The kernel id: weight layout, activation format and instruction set, such as
     `w4.sym.g32/a8.g32/avx512vnni`."""
     activations: str
-    """How the layer's input is rounded: `f32`, or `int8-g32` (int8 per 32 inputs, dynamic)."""
+    """How the layer's input is rounded: `f32` (not at all), `int8-g32` (int8 per 32 inputs, dynamic)
+    or `bf16`."""
     bytes: int
     """Bytes of the weights as the kernel reads them."""
     note: str = ""

@@ -254,7 +254,9 @@ class _ProgramWriter:
     @_write.register
     def _(self, op: Linear, out: int) -> None:
         bias = None if op.bias is None else self._vector(op.bias)
-        self.program.linear(out, self._buffers[op.x], self._matrix(op.weight), bias)
+        activations = self._binding.kernels[op.weight].activations
+        weight = self._matrix(op.weight)
+        self.program.linear(out, self._buffers[op.x], weight, bias, activations)
 
     @_write.register
     def _(self, op: Rope, out: int) -> None:

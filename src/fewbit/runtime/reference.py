@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import KernelError, NumericalError
+from fewbit.formats.floats import decode_bf16, encode_bf16
 from fewbit.formats.registry import FLOATS, FP8, decode
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import (
@@ -35,7 +36,7 @@ from fewbit.program import (
     Slot,
     Softcap,
 )
-from fewbit.records.kernels import KernelRecord
+from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.step import PAGE, Span, StepInput
@@ -159,6 +160,11 @@ def quantize_activations(x: Floats) -> tuple[NDArray[np.int8], Floats]:
     return q.reshape(x.shape), scales
 
 
+def round_to_bf16(x: Floats) -> Floats:
+    """Round to bf16, to nearest and ties to even, and back; a NaN stays a NaN."""
+    return np.where(np.isnan(x), x, decode_bf16(encode_bf16(x)))
+
+
 def rounded_activations(x: Floats, activations: str) -> NDArray[np.float64]:
     """Return what a kernel that rounds its input as `activations` says multiplies with.
 
@@ -171,10 +177,12 @@ def rounded_activations(x: Floats, activations: str) -> NDArray[np.float64]:
         case "int8-g32":
             q, scales = quantize_activations(x)
             return q.astype(np.float64) * np.repeat(scales.astype(np.float64), ACTIVATION_RUN, -1)
+        case "bf16":
+            return round_to_bf16(x).astype(np.float64)
         case _:
             raise KernelError(
                 f"The reference executor cannot emulate activations '{activations}'; it knows "
-                "f32 and int8-g32."
+                "f32, int8-g32 and bf16."
             )
 
 
@@ -190,7 +198,12 @@ def linear(
     return out if bias is None else out + bias
 
 
-def choose_reference(slot: Slot, tensor: QuantTensor) -> KernelRecord:
+_ROUNDINGS = {Activations.INT8: "int8-g32", Activations.BF16: "bf16"}
+
+
+def choose_reference(
+    slot: Slot, tensor: QuantTensor, activations: Activations = Activations.INT8
+) -> KernelRecord:
     """Return the record of this executor for a matrix, rounding inputs as native kernels do.
 
     Raises:
@@ -207,7 +220,7 @@ def choose_reference(slot: Slot, tensor: QuantTensor) -> KernelRecord:
         slot=slot,
         format=tensor.spec.name,
         kernel="reference",
-        activations="f32" if exact else "int8-g32",
+        activations="f32" if exact else _ROUNDINGS[activations],
         bytes=rows * columns * 4,
     )
 
