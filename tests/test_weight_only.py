@@ -154,7 +154,9 @@ def test_a_row_has_the_same_bits_in_any_company(form):
         assert same_bits(_native.multiply_weight_only(packed, x, None, isa), whole)
     for isa in ISAS[:-1]:  # the portable kernel takes its rows one by one
         for rows in range(1, 17):
-            assert same_bits(_native.multiply_weight_only(packed, x[:rows], None, isa), whole[:rows])
+            assert same_bits(
+                _native.multiply_weight_only(packed, x[:rows], None, isa), whole[:rows]
+            )
 
 
 @pytest.mark.parametrize("isa", ISAS)

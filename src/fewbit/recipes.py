@@ -6,7 +6,8 @@ tables get more bits than the layers where these have few, because every token p
 the head (also a table shared with the input) at least 6 bits, q4_0 a head in q8_0, and a separate
 input table at least 4. Where 128 or 64 does not divide a row, the next smaller group that does is
 taken; where the 32 of a GGUF type does not, the tensor is kept; both are recorded. `rtn-fp8` puts
-every matrix in fp8_e4m3 with a scale per row.
+every matrix in fp8_e4m3 with a scale per row. The ending `-wo` ("weight-only", of integers in
+groups or rows) has layers round their inputs to bf16 instead of int8.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.methods.solvers import SOLVERS
+from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
 METHODS = tuple(SOLVERS)
@@ -31,6 +34,7 @@ _HEAD_BITS = 6
 _EMBEDDING_BITS = 4
 _BLOCK_HEADS = {"q4_0": "q8_0", "q8_0": "q8_0"}
 _FP8 = "rtn-fp8"
+_WEIGHT_ONLY = "-wo"
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
 _LARGEST_FILE = 1 << 20
 
@@ -39,7 +43,8 @@ def built_in_names() -> tuple[str, ...]:
     """Return the name of every built-in recipe."""
     affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
     blocks = [f"rtn-{name}" for name in _BLOCK_HEADS]
-    return (*(f"{method}-{form}" for method in METHODS for form in affine), *blocks, _FP8)
+    integers = [f"{method}-{form}" for method in METHODS for form in affine]
+    return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8)
 
 
 def built_in(name: str) -> Recipe:
@@ -53,10 +58,13 @@ def built_in(name: str) -> Recipe:
         offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <rtn|mse>-int<2..8>-"
-            "<g32|g64|g128|row>[-asym], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml file."
+            "<g32|g64|g128|row>[-asym][-wo], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml file."
         )
-    method, form = name.split("-", 1)
-    return Recipe(name=name, method=method, rules=_rules(form))
+    method, form = name.removesuffix(_WEIGHT_ONLY).split("-", 1)
+    rules = _rules(form)
+    if name.endswith(_WEIGHT_ONLY):
+        rules = tuple(replace(rule, activations=Activations.BF16) for rule in rules)
+    return Recipe(name=name, method=method, rules=rules)
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -2,7 +2,8 @@
 
 A tensor in f32, f16 or bf16 is stored under its own name. One in any other format is stored as
 `<name>.codes` (U8), and for formats with scales of their own `<name>.scales` (F16 or F32) and
-`<name>.zeros` (U8); the header's `__metadata__` maps its name to {"format": ..., "shape": [...]}.
+`<name>.zeros` (U8); the header's `__metadata__` maps its name to {"format": ..., "shape": [...]},
+and with "activations": "bf16" where the layer's input is to be rounded to bf16 instead of int8.
 `manifest.json` is written last, and the folder appears as a whole.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
@@ -29,6 +31,7 @@ from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
+from fewbit.records.kernels import Activations
 from fewbit.records.loading import FileStamp
 
 FORMAT_VERSION = 1
@@ -87,12 +90,17 @@ def _write_weights(
 ) -> None:
     parts = [part for info in tensors for part in _parts(info)]
     metadata = {
-        info.name: json.dumps({"format": info.format.name, "shape": list(info.shape)})
-        for info in tensors
-        if info.format not in FLOATS
+        info.name: json.dumps(_description(info)) for info in tensors if info.format not in FLOATS
     }
     content = (pair for info in tensors for pair in _arrays(info, read(info.name)))
     write_safetensors(path, parts, content, metadata)
+
+
+def _description(info: TensorInfo) -> dict[str, Any]:
+    described = {"format": info.format.name, "shape": list(info.shape)}
+    if info.activations is Activations.INT8:
+        return described
+    return {**described, "activations": info.activations.value}
 
 
 def _parts(info: TensorInfo) -> list[Part]:
@@ -231,14 +239,23 @@ def _read_infos(file: SafetensorsFile) -> dict[str, TensorInfo]:
 def _encoded(path: Path, name: str, text: str) -> TensorInfo:
     described = parse_object(text.encode(), f"{path}: the description of {quoted(name)}")
     form, shape = described.get("format"), described.get("shape")
-    if set(described) != {"format", "shape"} or not isinstance(form, str):
+    if set(described) - {"activations"} != {"format", "shape"} or not isinstance(form, str):
         raise _bad(path, name, "is not described by exactly a format and a shape")
     if not _is_shape(shape):
         raise _bad(path, name, f"has the shape {quoted(str(shape))}, not 1 to 4 sizes above 0")
+    activations = _activations(path, name, described.get("activations", Activations.INT8.value))
     try:
-        return encoded_info(name, parse_format(form), tuple(shape))
+        info = encoded_info(name, parse_format(form), tuple(shape))
+        return replace(info, activations=activations)
     except (UsageError, UnsupportedError) as error:
         raise _bad(path, name, f"has a format that cannot be ({str(error).rstrip('.')})") from error
+
+
+def _activations(path: Path, name: str, value: Any) -> Activations:
+    known = [kind.value for kind in Activations]
+    if value not in known:
+        raise _bad(path, name, f"has activations {quoted(str(value))}, not {' or '.join(known)}")
+    return Activations(value)
 
 
 def _is_shape(value: Any) -> TypeGuard[list[int]]:

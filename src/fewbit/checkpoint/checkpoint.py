@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from fewbit.checkpoint.gguf_types import MetadataType
 from fewbit.formats.spec import NumberFormat, QuantTensor
+from fewbit.records.kernels import Activations
 from fewbit.records.loading import FileStamp
 
 
@@ -22,6 +23,8 @@ class TensorInfo:
     format: NumberFormat
     shape: tuple[int, ...]
     nbytes: int
+    activations: Activations = Activations.INT8
+    """How the layer's input is to be rounded, where the format is an integer one."""
 
     @property
     def matrix_shape(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
 
@@ -17,6 +18,7 @@ def bench(  # noqa: PLR0913
     prompt: int = 512,
     tokens: int = 128,
     concurrency: str = "1,4,16",
+    activations: ActivationsOption = None,
     kv: Literal["f16", "bf16", "int8", "int4"] = "f16",
     rotate_keys: Annotated[bool, Parameter(negative="")] = False,
     threads: int | None = None,
@@ -32,6 +34,8 @@ def bench(  # noqa: PLR0913
         prompt: Tokens of each request's prompt.
         tokens: Tokens that each request generates.
         concurrency: How many requests at once; several numbers, separated by commas.
+        activations: How layers with integer weights round their inputs: int8 or bf16; by default as
+            the model says.
         kv: How keys and values are stored.
         rotate_keys: Rotate keys before they are stored.
         threads: Of the native executor; every core by default.
@@ -50,6 +54,7 @@ def bench(  # noqa: PLR0913
         tokens=tokens,
         concurrency=_counts(concurrency),
         threads=threads,
+        activations=rounding(activations),
         cache_type=CacheType(kv),
         rotate_keys=rotate_keys,
         keep_packed=keep_packed,

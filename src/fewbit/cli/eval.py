@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.cache import KvOption, RotateOption
 from fewbit.cli.output import HtmlOption, JsonOption
 
@@ -21,6 +22,7 @@ def eval(  # noqa: PLR0913
     threads: int | None = None,
     executor: str = "native",
     isa: str | None = None,
+    activations: ActivationsOption = None,
     kv: KvOption = "f16",
     rotate_keys: RotateOption = False,
     strict: Annotated[bool, Parameter(negative="")] = False,
@@ -42,6 +44,9 @@ def eval(  # noqa: PLR0913
         threads: Threads of the native executor; every core by default.
         executor: native, or reference (slow, the truth in tests).
         isa: An instruction set to force.
+        activations: How the candidate's layers with integer weights round their inputs: int8 or
+            bf16; by default as the model says. A model against itself shows the effect of that
+            alone.
         strict: Refuse models that would not be run in their own formats.
         keep_packed: Keep both models' weights as they are run in files beside them.
         kv: How the candidate stores keys and values; the source keeps f16. A model against itself
@@ -65,6 +70,7 @@ def eval(  # noqa: PLR0913
         threads=threads,
         executor=executor,
         isa=isa,
+        activations=rounding(activations),
         strict=strict,
         keep_packed=keep_packed,
         kv=cache_type(kv),

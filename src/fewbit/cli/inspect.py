@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
 
@@ -17,6 +18,7 @@ def inspect(
     kernels: Annotated[bool, Parameter(negative="")] = False,
     isa: str | None = None,
     kernel: str | None = None,
+    activations: ActivationsOption = None,
     json: JsonOption = None,
 ) -> int:
     """Show a model's architecture, formats, bits per weight, tokenizer and hazards.
@@ -28,6 +30,8 @@ def inspect(
         kernels: List the kernel of every matrix instead, and why others were not taken.
         isa: With --kernels, force an instruction set, such as avx2.
         kernel: With --kernels, force a kernel, such as w4.sym.g32/a8.g32/avx2.
+        activations: With --kernels, how layers with integer weights round their inputs: int8 or
+            bf16; by default as the model says.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import deliver
@@ -38,9 +42,11 @@ def inspect(
     from fewbit.report.inspection import print_inspection
     from fewbit.report.kernels import print_kernels
 
-    settings = RunSettings(isa=isa, kernel=kernel)
+    settings = RunSettings(isa=isa, kernel=kernel, activations=rounding(activations))
     if not kernels and settings != RunSettings():
-        raise UsageError("--isa and --kernel choose kernels; give --kernels with them.")
+        raise UsageError(
+            "--isa, --kernel and --activations choose kernels; give --kernels with them."
+        )
     with open_model(locate(model)) as source:
         if kernels:
             deliver(kernel_plan(source, settings), json, print_kernels)

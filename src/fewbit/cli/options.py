@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from fewbit.cli.activations import ACTIVATIONS_HELP, ActivationsOption, rounding
 from fewbit.cli.cache import KV_HELP, ROTATE_HELP, KvOption, RotateOption, cache_type
 from fewbit.errors import UsageError
 
@@ -116,6 +117,7 @@ class RunOptions:
         str | None,
         Parameter(help="Force a kernel of `inspect --kernels`, where the weights are its own."),
     ] = None
+    activations: Annotated[ActivationsOption, Parameter(help=ACTIVATIONS_HELP)] = None
     kv: Annotated[KvOption, Parameter(help=KV_HELP)] = "f16"
     rotate_keys: Annotated[RotateOption, Parameter(help=ROTATE_HELP)] = False
     keep_packed: Annotated[
@@ -142,6 +144,7 @@ class RunOptions:
             isa=self.isa,
             kernel=self.kernel,
             keep_packed=self.keep_packed,
+            activations=rounding(self.activations),
             strict=self.strict,
             cache_type=cache_type(self.kv),
             rotate_keys=self.rotate_keys,

@@ -22,9 +22,11 @@ def conditions(
     rotated_keys: bool = False,
 ) -> Conditions:
     """Describe the machine and the software of this run."""
+    kernels = tuple(kernels)
     return Conditions(
         cpu=processor(),
         isa=", ".join(sorted({instruction_set(k.kernel) for k in kernels})),
+        activations=", ".join(sorted({kernel.activations for kernel in kernels})),
         threads=threads,
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),

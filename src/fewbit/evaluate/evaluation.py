@@ -25,7 +25,7 @@ from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.program import CacheType
 from fewbit.records.evaluation import Evaluation, Gate, Outcome, TensorError, TextFacts, Verdict
-from fewbit.records.kernels import kernel_fallbacks
+from fewbit.records.kernels import Activations, kernel_fallbacks
 from fewbit.records.model import ModelFacts
 from fewbit.runtime.native import available_cores
 
@@ -51,6 +51,9 @@ class EvaluationSettings:
     """None for every core."""
     isa: str | None = None
     """An instruction set to force; None for the best."""
+    activations: Activations | None = None
+    """How the inputs of the candidate's layers with integer weights are rounded; None for what the
+    candidate says itself, as the source always does."""
     strict: bool = False
     keep_packed: bool = False
     """Refuse models of which some matrix would not be run as it is stored."""
@@ -78,9 +81,13 @@ class EvaluationSettings:
         )
 
     def candidate_settings(self) -> RunSettings:
-        """Return how the candidate is run: as the source, on a KV cache of its own type."""
-        settings = self.run_settings()
-        return replace(settings, cache_type=self.kv, rotate_keys=self.rotate_keys)
+        """Return how the candidate is run: as the source but for its activations and KV cache."""
+        return replace(
+            self.run_settings(),
+            activations=self.activations,
+            cache_type=self.kv,
+            rotate_keys=self.rotate_keys,
+        )
 
 
 Progress = Callable[[int, int], None]

@@ -31,6 +31,7 @@ from fewbit.model.facts import model_facts
 from fewbit.model.runner import RunSettings
 from fewbit.program import CacheType
 from fewbit.records.generation import GenerationRecord
+from fewbit.records.kernels import Activations
 from fewbit.records.speed import MachineSpeed, SpeedReport, SpeedRun, UnitPeak, Work
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.kv import page_bytes
@@ -61,6 +62,8 @@ class SpeedSettings:
     tokens: int = 128
     concurrency: tuple[int, ...] = (1, 4, 16)
     threads: int | None = None
+    activations: Activations | None = None
+    """As `RunSettings`."""
     cache_type: CacheType = CacheType.F16
     rotate_keys: bool = False
     keep_packed: bool = False
@@ -89,6 +92,7 @@ def measure_speed(
         threads=threads,
         context=settings.prompt + settings.tokens,
         sequences=most,
+        activations=settings.activations,
         cache_type=settings.cache_type,
         rotate_keys=settings.rotate_keys,
         keep_packed=settings.keep_packed,

@@ -88,6 +88,12 @@ FLOATS = (F32, F16, BF16)
 FP8 = tuple(Fp8Spec(where) for where in (Granularity.ROW, Granularity.TENSOR))
 """The FP8 formats."""
 
+
+def is_integer(form: NumberFormat) -> bool:
+    """Return whether the weights are integers with scales, so that kernels round their input."""
+    return form not in FLOATS and form not in FP8
+
+
 DECODABLE = tuple(f.spec.name for f in _TABLE if f.decode is not None)
 ENCODABLE = tuple(f.spec.name for f in _TABLE if f.encode is not None)
 

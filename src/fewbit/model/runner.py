@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,10 @@ from fewbit.model.decoder import build_program
 from fewbit.model.memory import plan_memory, require_room
 from fewbit.model.packed import find_kept, keep
 from fewbit.model.weights import ModelSource, open_model
-from fewbit.program import CacheType, Program
-from fewbit.records.kernels import KernelPlan, KernelRecord, kernel_fallbacks
+from fewbit.program import CacheType, Program, Slot
+from fewbit.records.kernels import Activations, KernelPlan, KernelRecord, kernel_fallbacks
 from fewbit.records.loading import LoadRecord, MemoryPlan
-from fewbit.runtime.chooser import choose, choose_isa, demand
+from fewbit.runtime.chooser import choose, choose_isa, demand, rounding_of
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, available_cores
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
@@ -172,6 +171,9 @@ class RunSettings:
     kernel: str | None = None
     """A kernel to force for the matrices whose weights it reads, such as
     `w4.sym.g32/a8.g32/avx2`; its instruction set is then that of the whole model."""
+    activations: Activations | None = None
+    """How the inputs of all layers with integer weights are rounded; None for what the model's
+    artefact says of each, int8 where it says nothing."""
     cache_type: CacheType = CacheType.F16
     """How keys and values are rounded."""
     rotate_keys: bool = False
@@ -272,16 +274,24 @@ def kernel_plan(source: ModelSource, settings: RunSettings) -> KernelPlan:
 
 
 def _bound(source: ModelSource, program: Program, settings: RunSettings) -> Binding:
-    binding = bind(source, program, _chooser(settings))
+    binding = bind(source, program, _chooser(source, settings))
     if settings.kernel is not None:
         _require_used(settings.kernel, binding.kernels.values())
     return binding
 
 
-def _chooser(settings: RunSettings) -> Choose:
+def _chooser(source: ModelSource, settings: RunSettings) -> Choose:
+    """Return the executor's chooser; inputs are rounded as the settings or else the model say."""
+
+    def activations(slot: Slot) -> Activations:
+        return settings.activations or source.activations(slot)
+
     if settings.executor == "reference":
-        return choose_reference
-    return partial(choose, wanted=demand(settings.isa, settings.kernel))
+        return lambda slot, tensor: choose_reference(slot, tensor, activations(slot))
+    wanted = demand(settings.isa, settings.kernel, settings.activations)
+    return lambda slot, tensor: choose(
+        slot, tensor, replace(wanted, activations=rounding_of(activations(slot)))
+    )
 
 
 def _require_used(kernel: str, chosen: Collection[KernelRecord]) -> None:

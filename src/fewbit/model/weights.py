@@ -30,6 +30,7 @@ from fewbit.model.families import FAMILIES, gguf_name, huggingface_name
 from fewbit.model.gguf import ROPE_DIVISORS, from_gguf
 from fewbit.model.huggingface import from_huggingface
 from fewbit.program import Slot
+from fewbit.records.kernels import Activations
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,10 @@ class ModelSource:
         info = self.info(slot)
         rows, columns = info.matrix_shape
         return QuantTensor(info.format, (rows, columns), np.empty((rows, 0), np.uint8))
+
+    def activations(self, slot: Slot) -> Activations:
+        """Return how the input of a slot's layer is to be rounded, where the format asks it."""
+        return self.info(slot).activations
 
     def release(self, slot: Slot) -> None:
         """Tell the system that the mapped pages of a slot's tensor are not needed for now."""

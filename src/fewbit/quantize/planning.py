@@ -11,11 +11,12 @@ from fnmatch import fnmatchcase
 
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.errors import UnsupportedError, UsageError
-from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, parse_format
+from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, is_integer, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat
 from fewbit.model.gguf import ROPE_DIVISORS
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
+from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Status
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
@@ -44,6 +45,8 @@ class PlannedTensor:
     format: NumberFormat
     """Its format in the artefact."""
     status: Status
+    activations: Activations = Activations.INT8
+    """How the layer's input is to be rounded, where the format is an integer one."""
     fallback: str = ""
     """The format that the recipe asked for, where another is taken."""
     reason: str = ""
@@ -190,6 +193,11 @@ class _Planner:
                 return rule
         return None
 
+    def _activations(self, slot: Slot, form: NumberFormat) -> Activations:
+        """Return how the input of a matrix is rounded: as its rule says, where it matters."""
+        rule = self.rule(slot) if slot in self.roles else None
+        return Activations.INT8 if rule is None or not is_integer(form) else rule.activations
+
     def _quantized(
         self, info: TensorInfo, slot: Slot, form: NumberFormat, missed: str, why: str
     ) -> PlannedTensor:
@@ -200,6 +208,7 @@ class _Planner:
             slot=slot,
             format=form,
             status="quantized",
+            activations=self._activations(slot, form),
             fallback=missed,
             reason=why,
         )
@@ -211,6 +220,7 @@ class _Planner:
             slot=slot,
             format=self._kept_format(info, slot),
             status="kept",
+            activations=self._activations(slot, info.format),
             fallback=missed,
             reason=reason,
         )
@@ -257,6 +267,11 @@ def _check_container(source: ModelSource, recipe: Recipe, container: Container) 
     if container is not Container.GGUF:
         return
     for rule in recipe.rules:
+        if rule.activations is not Activations.INT8:
+            raise UnsupportedError(
+                f"The recipe '{recipe.name}' rounds activations to {rule.activations.value}, which "
+                "a GGUF file has no place for; write a folder instead."
+            )
         for name in (rule.format, *rule.fallback):
             if name != KEEP and not isinstance(parse_format(name), BlockSpec):
                 raise UnsupportedError(

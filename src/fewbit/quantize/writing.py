@@ -18,6 +18,7 @@ from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, OutputError, UnsupportedError
+from fewbit.formats.registry import is_integer
 from fewbit.formats.spec import QuantTensor
 from fewbit.methods.solvers import SOLVERS
 from fewbit.model.config import ModelConfig
@@ -29,6 +30,7 @@ from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan,
 from fewbit.quantize.sidecars import sidecars
 from fewbit.quantize.solving import Solved, check_finite, digest, solve
 from fewbit.records.base import to_json
+from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
 from fewbit.records.recipe import Recipe
 
@@ -94,7 +96,10 @@ class _Run:
 
     def infos(self) -> list[TensorInfo]:
         """Describe the tensors of the artefact, in the source's order."""
-        return [TensorInfo(n, t.format, t.source.shape, t.bytes) for n, t in self._by_name.items()]
+        return [
+            TensorInfo(n, t.format, t.source.shape, t.bytes, t.activations)
+            for n, t in self._by_name.items()
+        ]
 
     def read(self, name: str) -> QuantTensor:
         """Return a tensor of the artefact and record it; the source's pages are let go."""
@@ -156,12 +161,18 @@ class _Run:
             "shape": tensor.source.shape,
             "source_format": tensor.source.format.name,
             "format": tensor.format.name,
+            "activations": _recorded_activations(tensor),
             "method": self.planned.recipe.method if tensor.status == "quantized" else "",
             "status": tensor.status,
             "fallback": tensor.fallback,
             "reason": tensor.reason,
             "source_sha256": self.source.checkpoint.digest(tensor.source.name),
         }
+
+
+def _recorded_activations(tensor: PlannedTensor) -> Activations | None:
+    is_matrix = tensor.slot and len(tensor.source.shape) > 1
+    return tensor.activations if is_matrix and is_integer(tensor.format) else None
 
 
 def _write_folder(run: _Run, out: Path) -> None:
@@ -249,9 +260,15 @@ def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> Sour
 
 def check_written(planned: QuantizationPlan, out: Path) -> None:
     """Open what was written and compare it with the promise, tensor by tensor."""
-    promised = {t.stored: (t.format, t.source.shape, t.bytes) for t in planned.tensors if t.stored}
+    promised = {
+        t.stored: (t.format, t.source.shape, t.bytes, t.activations)
+        for t in planned.tensors
+        if t.stored
+    }
     with open_checkpoint(out) as written:
-        found = {n: (i.format, i.shape, i.nbytes) for n, i in written.tensors.items()}
+        found = {
+            n: (i.format, i.shape, i.nbytes, i.activations) for n, i in written.tensors.items()
+        }
     if found != promised:
         wrong = sorted(n for n in promised.keys() | found.keys() if promised.get(n) != found.get(n))
         raise FaultError(f"{out} was written, but {wrong[0]} in it is not what was promised.")

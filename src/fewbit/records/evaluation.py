@@ -135,6 +135,8 @@ class Conditions(Record, frozen=True, kw_only=True):
 
     cpu: str
     isa: str
+    activations: str = ""
+    """How layers rounded their inputs, as kernel records name it; empty in older records."""
     threads: int
     system: str
     python: str

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fewbit.errors import MissingError
 from fewbit.records.base import Record, from_json
+from fewbit.records.kernels import Activations
 from fewbit.records.recipe import Recipe
 
 SCHEMA_VERSION = 1
@@ -29,6 +30,8 @@ class TensorEntry(Record, frozen=True, kw_only=True):
     """The stored number format, such as `int4-g32` or `bf16`."""
     bits_per_weight: float
     bytes: int
+    activations: Activations | None = None
+    """How the layer's input is rounded; None for a vector, and where the weights are floats."""
     method: str
     """How the codes were found; empty where the source's were kept."""
     status: Status

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fewbit.records.base import Record
+from fewbit.records.kernels import Activations
 
 
 class Role(Enum):
@@ -34,6 +35,8 @@ class Rule(Record, frozen=True, kw_only=True):
     fallback: tuple[str, ...] = ()
     """Formats (or `keep`) to take, in order, where the first does not divide a tensor's columns.
     Each use is recorded; without one that fits, the plan is refused."""
+    activations: Activations = Activations.INT8
+    """How the inputs of these layers are rounded where their weights are integers."""
 
 
 class Recipe(Record, frozen=True, kw_only=True):

@@ -78,7 +78,10 @@ def _machine_lines(machine: MachineSpeed) -> list[str]:
 
 def _conditions(report: SpeedReport) -> str:
     c = report.conditions
-    return f"{c.cpu}, {c.isa}, {c.threads} threads; {c.system}, fewbit {c.fewbit}."
+    return (
+        f"{c.cpu}, {c.isa}, activations {c.activations}, {c.threads} threads; {c.system}, "
+        f"fewbit {c.fewbit}."
+    )
 
 
 def _milliseconds(seconds: float) -> str:

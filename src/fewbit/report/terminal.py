@@ -20,8 +20,8 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     text, conditions = evaluation.text, evaluation.conditions
     console.print(
         f"On {escape(text.name)}: {text.documents} documents, {text.positions:,} scored positions; "
-        f"{escape(conditions.cpu)}, {conditions.isa}, {conditions.threads} threads, "
-        f"{conditions.kv} KV cache; "
+        f"{escape(conditions.cpu)}, {conditions.isa}, activations {conditions.activations}, "
+        f"{conditions.threads} threads, {conditions.kv} KV cache; "
         f"{evaluation.seconds:.1f} s.",
         style="dim",
         highlight=False,

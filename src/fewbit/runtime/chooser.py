@@ -15,7 +15,7 @@ from fewbit._native import available_isas
 from fewbit.errors import KernelError
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
-from fewbit.records.kernels import KernelRecord, RejectedKernel
+from fewbit.records.kernels import Activations, KernelRecord, RejectedKernel
 from fewbit.runtime.pack import PackedForm, Weights, obstacle, packed_form, size_of
 
 ISAS = ("amx", "avx512vnni", "avx2", "portable")
@@ -54,6 +54,12 @@ FAMILIES = (
         },
     ),
     Family(
+        "abf16",
+        "bf16",
+        frozenset({Weights.INTEGER}),
+        {"avx512": ("amx", "avx512vnni"), "avx2": ("avx2",), "portable": ("portable",)},
+    ),
+    Family(
         "f32",
         "f32",
         frozenset({Weights.FLOAT}),
@@ -72,10 +78,13 @@ class Demand:
     kernel: str | None = None
     """A kernel id, for the layers whose weights it names; it binds no other layer."""
     activations: str | None = None
-    """How the input is to be rounded, the `rounding` of a family."""
+    """How the inputs of integer weights are to be rounded, the `rounding` of a family. A forced
+    kernel decides for the layers that it binds."""
 
 
 ANY = Demand()
+
+_ROUNDINGS = {Activations.INT8: "int8-g32", Activations.BF16: "bf16"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,14 @@ class _Candidate:
     """Why it cannot run the layer; None where it can."""
 
 
-def demand(isa: str | None = None, kernel: str | None = None) -> Demand:
+def rounding_of(activations: Activations) -> str:
+    """Return how a `KernelRecord` names a rounding of the inputs of integer weights."""
+    return _ROUNDINGS[activations]
+
+
+def demand(
+    isa: str | None = None, kernel: str | None = None, activations: Activations | None = None
+) -> Demand:
     """Return a demand for all layers of a model, its names checked.
 
     A forced kernel forces its instruction set for the whole model, since an executor runs one.
@@ -96,16 +112,22 @@ def demand(isa: str | None = None, kernel: str | None = None) -> Demand:
     """
     if isa is not None:
         _require_known(isa)
+    rounding = None if activations is None else rounding_of(activations)
     if kernel is None:
-        return Demand(isa=isa)
-    isas = _isas_of(kernel)
+        return Demand(isa=isa, activations=rounding)
+    family, isas = _named(kernel)
+    if rounding not in (None, family.rounding) and Weights.INTEGER in family.reads:
+        raise KernelError(
+            f"Kernel '{kernel}' takes activations in {family.rounding}, and {rounding} was asked "
+            "for; leave one of them out."
+        )
     if isa is not None and isa not in isas:
         raise KernelError(
             f"Kernel '{kernel}' does not run on instruction set '{isa}'; leave one of them out."
         )
     available = available_isas()
     best = next((name for name in isas if name in available), isas[0])
-    return Demand(isa=isa or best, kernel=kernel)
+    return Demand(isa=isa or best, kernel=kernel, activations=rounding)
 
 
 def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecord:
@@ -181,7 +203,8 @@ def _objection(family: Family, isas: tuple[str, ...], kernel: str, wanted: Deman
     """Return what was asked for that a kernel is not."""
     if _is_another(kernel, wanted.kernel):
         return f"{wanted.kernel} was asked for"
-    if wanted.activations not in (None, family.rounding):
+    chosen = kernel == wanted.kernel or Weights.INTEGER not in family.reads
+    if not chosen and wanted.activations not in (None, family.rounding):
         return f"activations in {wanted.activations} were asked for"
     if wanted.isa not in (None, *isas):
         return f"{wanted.isa} was asked for"
@@ -215,9 +238,9 @@ def _require_known(isa: str) -> None:
         raise KernelError(f"No instruction set '{isa}'; known are {', '.join(ISAS)}.")
 
 
-def _isas_of(kernel: str) -> tuple[str, ...]:
-    """Return the instruction sets, best first, that run a kernel of this id."""
-    ends = {f"{f.activations}/{end}": isas for f in FAMILIES for end, isas in f.isas.items()}
+def _named(kernel: str) -> tuple[Family, tuple[str, ...]]:
+    """Return the family of a kernel's id and the instruction sets that run it, best first."""
+    ends = {f"{f.activations}/{end}": (f, isas) for f in FAMILIES for end, isas in f.isas.items()}
     weights, _, rest = kernel.partition("/")
     if not weights or rest not in ends:
         raise KernelError(

@@ -1,0 +1,21 @@
+"""The option of how layers round their inputs, shared by every command that runs a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from fewbit.records.kernels import Activations
+
+ACTIVATIONS_HELP = "How layers with integer weights round their inputs: int8 or bf16; by default as the model says."
+
+ActivationsOption = Annotated[Literal["int8", "bf16"] | None, Parameter(name="--activations")]
+
+
+def rounding(name: Literal["int8", "bf16"] | None) -> Activations | None:
+    """Return the rounding that `--activations` names."""
+    from fewbit.records.kernels import Activations
+
+    return None if name is None else Activations(name)
