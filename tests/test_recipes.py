@@ -3,6 +3,7 @@ import pytest
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.recipes import built_in, built_in_names, find
+from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Role
 
 
@@ -15,13 +16,15 @@ def test_every_built_in_recipe_names_real_formats(name):
         for form in (rule.format, *rule.fallback):
             assert form == KEEP or parse_format(form).name == form
     if name != "rtn-fp8":
-        assert name == f"{recipe.method}-{recipe.rules[0].format}"
+        assert name.removesuffix("-wo") == f"{recipe.method}-{recipe.rules[0].format}"
+    weight_only = Activations.BF16 if name.endswith("-wo") else Activations.INT8
+    assert {rule.activations for rule in recipe.rules} == {weight_only}
 
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == 2 * 7 * 4 * 2 + 3
-    for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int2-g128", "rtn-q4_0", "rtn-q8_0"):
+    assert len(names) == len(set(names)) == 2 * 7 * 4 * 2 * 2 + 3
+    for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "rtn-q4_0"):
         assert name in names
 
 

@@ -58,7 +58,8 @@ def built_in(name: str) -> Recipe:
         offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <rtn|mse>-int<2..8>-"
-            "<g32|g64|g128|row>[-asym][-wo], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml file."
+            "<g32|g64|g128|row>[-asym][-wo], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml "
+            "file."
         )
     method, form = name.removesuffix(_WEIGHT_ONLY).split("-", 1)
     rules = _rules(form)

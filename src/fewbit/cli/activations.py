@@ -9,7 +9,7 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from fewbit.records.kernels import Activations
 
-ACTIVATIONS_HELP = "How layers with integer weights round their inputs: int8 or bf16; by default as the model says."
+ACTIVATIONS_HELP = "How layers with integer weights round their inputs; as the model says."
 
 ActivationsOption = Annotated[Literal["int8", "bf16"] | None, Parameter(name="--activations")]
 

@@ -11,7 +11,7 @@ from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
 
 
-def inspect(
+def inspect(  # noqa: PLR0913
     model: Annotated[str, Parameter(name="MODEL")],
     /,
     *,

@@ -35,8 +35,8 @@ class KernelRecord(Record, frozen=True):
     """The kernel id: weight layout, activation format and instruction set, such as
     `w4.sym.g32/a8.g32/avx512vnni`."""
     activations: str
-    """How the layer's input is rounded: `f32` (not at all), `int8-g32` (int8 per 32 inputs, dynamic)
-    or `bf16`."""
+    """How the layer's input is rounded: `f32` (not at all), `int8-g32` (int8 per 32 inputs) or
+    `bf16`."""
     bytes: int
     """Bytes of the weights as the kernel reads them."""
     note: str = ""

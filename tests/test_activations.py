@@ -1,0 +1,155 @@
+"""From a recipe's `activations` to the kernels that run, and the command line's word over it."""
+
+import numpy as np
+import pytest
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+
+from fewbit.checkpoint.artefact import ArtefactCheckpoint
+from fewbit.cli.app import run
+from fewbit.errors import BadFileError, KernelError, UnsupportedError
+from fewbit.model.runner import RunSettings, planned_kernels, runner_of
+from fewbit.model.weights import open_model
+from fewbit.quantize import quantize
+from fewbit.recipes import built_in, find
+from fewbit.records.kernels import Activations
+from fewbit.records.manifest import read_manifest
+from fewbit.records.recipe import Recipe, Role, Rule
+
+TOKENS = np.array([1, 5, 3, 2, 8], np.int32)
+MIXED = Recipe(
+    name="mixed",
+    method="rtn",
+    rules=(
+        Rule(match="layers.0.*", format="int4-g32", activations=Activations.BF16),
+        Rule(role=Role.LINEAR, format="int4-g32"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "model"
+    return write_huggingface(folder, CONFIGS["llama"], random_weights(CONFIGS["llama"]))
+
+
+@pytest.fixture(scope="module")
+def artefact(source, tmp_path_factory):
+    out = tmp_path_factory.mktemp("artefact") / "small"
+    quantize(open_model(source), MIXED, out)
+    return out
+
+
+def roundings(path, **settings) -> dict[str, str]:
+    with open_model(path) as model:
+        return {k.slot: k.activations for k in planned_kernels(model, RunSettings(**settings))}
+
+
+def logits(path, **settings) -> np.ndarray:
+    with open_model(path) as model:
+        runner = runner_of(model, RunSettings(threads=1, context=64, **settings))
+        return np.concatenate([block.copy() for block in runner.score(TOKENS)])
+
+
+def test_a_rule_decides_for_the_layers_it_fits(artefact):
+    found = roundings(artefact)
+    first = {slot: rounding for slot, rounding in found.items() if slot.startswith("layers.0.")}
+    others = {slot: rounding for slot, rounding in found.items() if slot.startswith("layers.1.")}
+    assert set(first.values()) == {"bf16"}
+    assert set(others.values()) == {"int8-g32"}
+    assert found["head.weight"] == "f32"
+
+
+def test_the_manifest_says_of_every_matrix_how_its_input_is_rounded(artefact):
+    entries = {entry.slot: entry.activations for entry in read_manifest(artefact).tensors}
+    assert entries["layers.0.q.weight"] is Activations.BF16
+    assert entries["layers.1.q.weight"] is Activations.INT8
+    assert entries["head.weight"] is None
+    assert entries["layers.0.attn_norm.weight"] is None
+
+
+def test_what_is_not_rounded_to_int8_stands_in_the_file(artefact):
+    with ArtefactCheckpoint(artefact) as checkpoint:
+        infos = {name: info.activations for name, info in checkpoint.tensors.items()}
+    said = {name for name, kind in infos.items() if kind is Activations.BF16}
+    assert said
+    assert all(name.startswith("model.layers.0.") for name in said)
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_the_settings_have_the_last_word(artefact, executor):
+    for kind, rounding in ((Activations.INT8, "int8-g32"), (Activations.BF16, "bf16")):
+        found = roundings(artefact, activations=kind, executor=executor)
+        assert set(found.values()) == {rounding, "f32"}
+
+
+def test_each_rounding_gives_its_own_logits_near_the_references(artefact):
+    results = {kind: logits(artefact, activations=kind) for kind in (None, *Activations)}
+    assert len({result.tobytes() for result in results.values()}) == 3
+    want = logits(artefact, activations=Activations.BF16, executor="reference")
+    # A float32 sum near a tie may round to the other bf16 number, one 2^-8 away, and the two
+    # executors then differ by a few such steps of one input among many.
+    scale = np.abs(want).max()
+    assert np.abs(results[Activations.BF16] - want).max() < 2.0**-8 * scale
+
+
+def test_a_forced_kernel_decides_for_its_layers(artefact):
+    found = roundings(artefact, kernel="w4.sym.g32/abf16/portable")
+    assert set(found.values()) == {"bf16", "f32"}
+    with pytest.raises(KernelError, match="takes activations in bf16, and int8-g32 was asked"):
+        roundings(artefact, kernel="w4.sym.g32/abf16/portable", activations=Activations.INT8)
+
+
+def test_the_kernel_record_names_the_path(artefact):
+    with open_model(artefact) as model:
+        kernels = {k.slot: k for k in planned_kernels(model, RunSettings(isa="portable"))}
+    assert kernels["layers.0.q.weight"].kernel == "w4.sym.g32/abf16/portable"
+    assert kernels["layers.1.q.weight"].kernel == "w4.sym.g32/a8.g32/portable"
+    reasons = {r.kernel: r.reason for r in kernels["layers.0.q.weight"].rejected}
+    assert reasons["w4.sym.g32/a8.g32/portable"] == "activations in bf16 were asked for"
+
+
+def test_weight_only_recipes_are_built_in(source, tmp_path):
+    recipe = built_in("rtn-int4-g32-wo")
+    assert {rule.activations for rule in recipe.rules} == {Activations.BF16}
+    quantize(open_model(source), recipe, tmp_path / "out")
+    assert set(roundings(tmp_path / "out").values()) == {"bf16"}
+
+
+def test_a_recipe_of_ones_own_says_it_rule_by_rule(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\nmethod = "rtn"\n'
+        '[[rules]]\nrole = "linear"\nformat = "int4-g32"\nactivations = "bf16"\n'
+        '[[rules]]\nrole = "head"\nformat = "int8-g32"\n'
+    )
+    assert [r.activations for r in find(str(path)).rules] == [Activations.BF16, Activations.INT8]
+    path.write_text(path.read_text().replace("bf16", "fp8"))
+    with pytest.raises(BadFileError, match="activations"):
+        find(str(path))
+
+
+def test_a_gguf_file_has_no_place_for_it(tmp_path):
+    config = CONFIGS["llama"]
+    file = write_gguf(tmp_path / "model.gguf", config, random_weights(config))
+    rules = (Rule(role=Role.LINEAR, format="q8_0", activations=Activations.BF16),)
+    wanted = Recipe(name="wo", method="rtn", rules=rules)
+    with pytest.raises(UnsupportedError, match="bf16, which a GGUF file has no place for"):
+        quantize(open_model(file), wanted, tmp_path / "out.gguf")
+
+
+def test_an_unknown_rounding_in_an_artefact_is_refused(artefact, tmp_path):
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for part in artefact.iterdir():
+        content = part.read_bytes()
+        damaged.joinpath(part.name).write_bytes(content.replace(b'\\"bf16\\"', b'\\"fp16\\"'))
+    with pytest.raises(BadFileError, match="has activations 'fp16', not int8 or bf16"):
+        open_model(damaged)
+
+
+def test_the_command_line_overrides_the_model(artefact, capsys):
+    arguments = ["inspect", str(artefact), "--kernels", "--activations", "bf16", "--json", "-"]
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert '"activations": "bf16"' in shown
+    assert '"activations": "int8-g32"' not in shown
