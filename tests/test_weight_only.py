@@ -9,6 +9,7 @@ import pytest
 from native_cases import GEMMA_LIKE, SMALL, bind_random, pages_for, run_alone, run_step, track
 from quantized import (
     AFFINE,
+    HALVES,
     INTEGER_FORMATS,
     Parts,
     decoded,
@@ -29,8 +30,6 @@ from fewbit.runtime.pack import pack
 
 ISAS = _native.available_isas()
 EPSILON = 2.0**-24
-TWO_SCALES = ("q6_k",)
-"""Formats with a scale of their own for each half of a run."""
 
 
 def tree_sum(x: np.ndarray) -> np.ndarray:
@@ -59,15 +58,15 @@ def chain(
             p = fma(weights[None, :, i], rounded[:, i, None], p)
         acc = fma(p, parts.scales[None, :, start // 16], acc)
         if parts.minima is not None:
-            run = start // 32
-            both = sums[:, 2 * run] + sums[:, 2 * run + 1]
-            acc = fma(parts.minima[None, :, run], both[:, None], acc)
+            first = sums[:, start // 16]
+            total = first if halves else first + sums[:, start // 16 + 1]
+            acc = fma(parts.minima[None, :, start // width], total[:, None], acc)
     return acc + (np.float32(0) if bias is None else bias)
 
 
 def expected(tensor, x, bias=None, *, back=False):
     name = getattr(tensor.spec, "name", "")
-    return chain(parts_of(tensor), x, bias, halves=name in TWO_SCALES, back=back)
+    return chain(parts_of(tensor), x, bias, halves=name in HALVES, back=back)
 
 
 def uneven(rows: int, columns: int, seed: int) -> np.ndarray:
@@ -207,7 +206,8 @@ def test_the_result_is_near_the_exact_product(form):
     scaled = np.abs(parts.codes * np.repeat(parts.scales, 16, axis=1).astype(np.float64))
     magnitude = np.abs(rounded) @ scaled.T
     if parts.minima is not None:
-        magnitude += np.abs(rounded) @ np.abs(np.repeat(parts.minima, 32, axis=1)).T
+        width = 512 // parts.minima.shape[1]
+        magnitude += np.abs(rounded) @ np.abs(np.repeat(parts.minima, width, axis=1)).T
     steps = 32 + 2 * 512 // 16 + 8
     got = _native.multiply_weight_only(pack(tensor), x, None, ISAS[0])
     assert np.all(np.abs(got - exact) <= steps * EPSILON * magnitude + 2.0**-149)

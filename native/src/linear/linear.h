@@ -135,13 +135,13 @@ struct WeightOnlyKernels {
   void (*round)(const float* x, int64_t columns, float* values, float* sums);
 
   // out[r * out_stride + o] = the chain over runs of 32 inputs in ascending order, from acc = 0,
-  //   p = 0, then p = fma(u - z, x, p) over the run's inputs in ascending order
+  //   p = 0, then p = fma(w, x, p) over the run's inputs in ascending order
   //   acc = fma(p, scale_w, acc)
   //   acc = fma(m, sum, acc)   where the weights have minima; sum = round(sums[0] + sums[1])
-  // then + bias[o] (+ 0 where bias is null). Where a scale holds for 16 inputs (kSigned16), the two
-  // halves of a run are a chain p of their own each, one after the other. u - z is an exact
-  // integer. Ranges, strides and bias as in LinearKernels::multiply; a tile is unpacked once a
-  // call.
+  // then + bias[o] (+ 0 where bias is null). w is the exact integer u - z or u - c, u with minima.
+  // Where scales belong to 16 inputs, the steps are taken for each half of a run, with a p of its
+  // own and the half's own sum. Ranges, strides and bias as in LinearKernels::multiply; a tile is
+  // unpacked once a call.
   void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
                    const BfloatActivations& a, int64_t row_begin, int64_t row_end,
                    const float* bias, float* out, int64_t out_stride);

@@ -42,15 +42,12 @@ struct Terms {
   bool minima;
 };
 
-constexpr Terms terms_of(Scaling scaling) {
-  return {scaling == Scaling::kSigned16,
-          scaling == Scaling::kMinimum || scaling == Scaling::kTwoLevel};
-}
+constexpr Terms terms_of(Scaling scaling) { return {has_halves(scaling), has_minimum(scaling)}; }
 
 struct alignas(kVector) FloatTile {
   float weights[kFloatRuns][kGroup][kLanes];
-  float scale[kFloatRuns][kLanes];
-  float second[kFloatRuns][kLanes];  // the minimum, or the scale of the second half
+  float scale[kFloatRuns][2][kLanes];    // of the whole run, or of each half
+  float minimum[kFloatRuns][2][kLanes];  // as the chain adds it
 };
 
 // An input that is 1 at place b of its quad, and what kernels.h wants to know of a run of it.
@@ -84,9 +81,12 @@ void unpack_floats(Walker<S, C, K>& walker, int runs, FloatTile& to) {
     unpack_quads<S, C, 1>(codes, first, second, to.weights[i]);
     unpack_quads<S, C, 2>(codes, first, second, to.weights[i]);
     unpack_quads<S, C, 3>(codes, first, second, to.weights[i]);
-    S::store(to.scale[i], walker.scales.scale);
-    if constexpr (terms_of(K).halves || terms_of(K).minima) {
-      S::store(to.second[i], walker.scales.second);
+    for (int half = 0; half < (has_halves(K) ? 2 : 1); ++half) {
+      S::store(to.scale[i][half], walker.scales.scale[half]);
+      if constexpr (has_minimum(K)) {
+        const typename S::F32 minimum = walker.scales.minimum[half];
+        S::store(to.minimum[i][half], K == Scaling::kTwoLevel16 ? S::neg(minimum) : minimum);
+      }
     }
   }
 }
@@ -138,6 +138,25 @@ FEWBIT_INLINE void clear(typename S::F32 (&p)[T][R]) {
   }
 }
 
+// Ends the chain p of a run, or of one half of it.
+template <class S, Terms K, int T, int R>
+FEWBIT_INLINE void add_scaled(const FloatTile* tiles, int run, int half, const FloatSpan& span,
+                              const typename S::F32 (&p)[T][R], typename S::F32 (&acc)[T][R]) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    const typename S::F32 scale = S::load(tiles[t].scale[run][half]);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      acc[t][r] = S::fma(p[t][r], scale, acc[t][r]);
+      if constexpr (K.minima) {
+        const float* sums = span.sums + r * span.sum_stride + 2 * run;
+        const float sum = K.halves ? sums[half] : sums[0] + sums[1];
+        acc[t][r] = S::fma(S::load(tiles[t].minimum[run][half]), S::set1(sum), acc[t][r]);
+      }
+    }
+  }
+}
+
 template <class S, Terms K, int T, int R>
 FEWBIT_INLINE void add_float_run(const FloatTile* tiles, int run, const FloatSpan& span,
                                  typename S::F32 (&acc)[T][R]) {
@@ -146,28 +165,11 @@ FEWBIT_INLINE void add_float_run(const FloatTile* tiles, int run, const FloatSpa
   clear<S, T, R>(p);
   add_products<S, T, R>(tiles, run, 0, x, span.stride, p);
   if constexpr (K.halves) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      const typename S::F32 scale = S::load(tiles[t].scale[run]);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) acc[t][r] = S::fma(p[t][r], scale, acc[t][r]);
-    }
+    add_scaled<S, K, T, R>(tiles, run, 0, span, p, acc);
     clear<S, T, R>(p);
   }
   add_products<S, T, R>(tiles, run, kGroup / 2, x, span.stride, p);
-#pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) {
-    const FloatTile& tile = tiles[t];
-    const typename S::F32 scale = S::load(K.halves ? tile.second[run] : tile.scale[run]);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      acc[t][r] = S::fma(p[t][r], scale, acc[t][r]);
-      if constexpr (K.minima) {
-        const float* sums = span.sums + r * span.sum_stride + 2 * run;
-        acc[t][r] = S::fma(S::load(tile.second[run]), S::set1(sums[0] + sums[1]), acc[t][r]);
-      }
-    }
-  }
+  add_scaled<S, K, T, R>(tiles, run, K.halves ? 1 : 0, span, p, acc);
 }
 
 template <class S, Terms K, int T, int R>
