@@ -20,6 +20,7 @@ class PackedMatrix:
         group: int = 0,
         scales: NDArray[np.uint16] | None = None,
         zeros: NDArray[np.uint8] | None = None,
+        row_scales: NDArray[np.float32] | None = None,
         arena: PackedArena | None = None,
         threads: int = 1,
     ) -> None: ...

@@ -37,9 +37,9 @@ constexpr std::array<NamedIsa, 4> kIsas{{{"amx", Isa::kAmx},
                                          {"portable", Isa::kPortable}}};
 
 // In the order of Source.
-constexpr std::array<std::string_view, 17> kSources{
+constexpr std::array<std::string_view, 18> kSources{
     "affine", "q4_0", "q4_1",   "q5_0",   "q5_1",  "q8_0", "q2_k", "q3_k", "q4_k",
-    "q5_k",   "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "f32",  "f16",  "bf16"};
+    "q5_k",   "q6_k", "iq4_nl", "iq4_xs", "mxfp4", "f32",  "f16",  "bf16", "fp8_e4m3"};
 
 std::vector<std::string> available_isas() {
   std::vector<std::string> names;
@@ -84,9 +84,18 @@ void take_scales(StoredMatrix& m, const std::optional<Halves>& scales,
   m.zeros = zeros->data();
 }
 
+void take_row_scales(StoredMatrix& m, const std::optional<Vector>& scales) {
+  require(scales.has_value(), "FP8 codes need scales");
+  const auto rows = static_cast<int64_t>(scales->shape(0));
+  require(rows == m.rows || rows == 1, "FP8 scales are one, or one for each row of the matrix");
+  m.scales = scales->data();
+  m.scale_stride = rows == 1 ? 0 : 1;
+}
+
 void construct(OwnedMatrix* self, const std::string& source, int64_t columns, const Bytes& codes,
                int bits, int64_t group, const std::optional<Halves>& scales,
-               const std::optional<Zeros>& zeros, PackedArena* arena, int threads) {
+               const std::optional<Zeros>& zeros, const std::optional<Vector>& row_scales,
+               PackedArena* arena, int threads) {
   require(codes.shape(1) <= 1 || codes.stride(1) == 1, "the bytes of a row must be contiguous");
   StoredMatrix m{source_named(source), static_cast<int64_t>(codes.shape(0)), columns, codes.data(),
                  static_cast<size_t>(codes.stride(0))};
@@ -98,6 +107,7 @@ void construct(OwnedMatrix* self, const std::string& source, int64_t columns, co
   require(codes.shape(0) <= 1 || codes.stride(0) >= static_cast<int64_t>(codes.shape(1)),
           "rows of codes overlap");
   if (m.source == Source::kAffine) take_scales(m, scales, zeros);
+  if (m.source == Source::kFp8E4m3) take_row_scales(m, row_scales);
   nb::gil_scoped_release release;
   PackedArena own;
   new (self) OwnedMatrix(repack(m, arena ? *arena : own, threads));
@@ -257,7 +267,8 @@ void bind_linear(nb::module_& module) {
   nb::class_<OwnedMatrix>(module, "PackedMatrix")
       .def("__init__", &construct, nb::arg("source"), nb::arg("columns"), nb::arg("codes"),
            nb::arg("bits") = 0, nb::arg("group") = 0, nb::arg("scales") = nb::none(),
-           nb::arg("zeros") = nb::none(), nb::arg("arena") = nb::none(), nb::arg("threads") = 1)
+           nb::arg("zeros") = nb::none(), nb::arg("row_scales") = nb::none(),
+           nb::arg("arena") = nb::none(), nb::arg("threads") = 1)
       .def("decode_row", &decode, nb::arg("row"))
       .def(
           "checksum", [](const OwnedMatrix& m) { return checksum(m.matrix.data, bytes_of(m)); },

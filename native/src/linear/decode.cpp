@@ -166,12 +166,28 @@ float float_at(Codes kind, const uint8_t* tile, int64_t i) {
   return f;
 }
 
+// Exponent and mantissa of an e4m3 number stand in a float32 as those of 2^-120 times it.
+float decode_e4m3(uint8_t code) {
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80) << 24;
+  const uint32_t bits = sign | (static_cast<uint32_t>(code & 0x7f) << 20);
+  float small;
+  std::memcpy(&small, &bits, 4);
+  return small * 0x1p120f;
+}
+
+void decode_scaled_row(const uint8_t* tile, int64_t columns, int lane, float* out) {
+  const float scale = float_at(Codes::kF32, tile, lane);
+  const uint8_t* codes = tile + float_head_bytes(Codes::kF8E4m3) + lane;
+  for (int64_t c = 0; c < columns; ++c) out[c] = decode_e4m3(codes[c * kTileRows]) * scale;
+}
+
 }  // namespace
 
 void decode_row(const PackedMatrix& w, int64_t row, float* out) {
   const uint8_t* tile = w.data + static_cast<size_t>(row / kTileRows) * w.tile_bytes;
   const int lane = static_cast<int>(row % kTileRows);
   if (!w.is_float()) return decode_integer_row(w, tile, lane, out);
+  if (w.codes == Codes::kF8E4m3) return decode_scaled_row(tile, w.columns, lane, out);
   for (int64_t c = 0; c < w.columns; ++c) out[c] = float_at(w.codes, tile, c * kTileRows + lane);
 }
 

@@ -1,23 +1,36 @@
-// Float weights: acc = fma(w, x, acc) over ascending inputs. A chain waits for its own fma, so
-// several tiles and rows run side by side.
+// Float weights: acc = fma(w, x, acc) over ascending inputs, and at the end times the row's scale
+// where there is one. A chain waits for its own fma, so several tiles and rows run side by side.
 #pragma once
 
 #include "linear/kernels.h"
 
 namespace fewbit {
 
+// 16 codes of e4m3 as floats, exactly. Sign, exponent and mantissa moved to their places in a
+// float32 give 2^-120 times the number; that of an e4m3 subnormal is a float32 subnormal, which
+// costs some CPUs a hundred cycles, but one weight in some thousands is one.
+template <class S>
+FEWBIT_INLINE typename S::F32 load_e4m3(const uint8_t* p) {
+  const typename S::I32 top = S::template shift_left<24>(S::load_u8_i32(p));
+  const typename S::I32 kept = S::set1(static_cast<int32_t>(0x87f00000));
+  const typename S::I32 bits = S::bit_and(S::template shift_right<4>(top), kept);
+  return S::mul(S::from_bits(bits), S::set1(0x1p120f));
+}
+
 template <class S, Codes C>
 FEWBIT_INLINE typename S::F32 load_weights(const uint8_t* p) {
   if constexpr (C == Codes::kF32) return S::load(reinterpret_cast<const float*>(p));
   if constexpr (C == Codes::kF16) return S::load_f16(p);
   if constexpr (C == Codes::kBf16) return S::load_bf16(p);
+  if constexpr (C == Codes::kF8E4m3) return load_e4m3<S>(p);
 }
 
 template <class S, Codes C, int T, int R>
 void float_block(const PackedMatrix& w, int64_t tile, const Activations& a, int64_t row,
                  const float* bias, float* out, int64_t out_stride) {
   constexpr size_t kStep = code_bytes(C);
-  const uint8_t* weights = w.data + static_cast<size_t>(tile) * w.tile_bytes;
+  const uint8_t* tiles = w.data + static_cast<size_t>(tile) * w.tile_bytes;
+  const uint8_t* weights = tiles + float_head_bytes(C);
   const float* x = a.values + row * a.columns;
   typename S::F32 acc[T][R];
 #pragma GCC unroll 8
@@ -42,19 +55,31 @@ void float_block(const PackedMatrix& w, int64_t tile, const Activations& a, int6
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
     const auto to = TileOut<S>::at(w, tile + t, bias, out, out_stride);
+    if constexpr (float_head_bytes(C) > 0) {
+      const uint8_t* head = tiles + static_cast<size_t>(t) * w.tile_bytes;
+      const typename S::F32 scale = S::load(reinterpret_cast<const float*>(head));
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) acc[t][r] = S::mul(acc[t][r], scale);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) TileOut<S>::finish(to, row + r, acc[t][r]);
   }
 }
 
+// Tiles and rows whose accumulators lie in registers together. More than kFewFloatRows rows take
+// fewer tiles, so that weights are converted once for as many rows as can be.
 template <class S>
 inline constexpr int kFloatTiles = S::kRegisters >= 32   ? 4
                                    : S::kRegisters >= 16 ? 2
                                                          : 1;
 template <class S>
-inline constexpr int kFloatRows = S::kRegisters >= 32   ? 4
-                                  : S::kRegisters >= 16 ? 2
-                                                        : 1;
+inline constexpr int kFewFloatRows = S::kRegisters >= 32   ? 4
+                                     : S::kRegisters >= 16 ? 2
+                                                           : 1;
+template <class S>
+inline constexpr int kManyFloatRows = S::kRegisters >= 32   ? 8
+                                      : S::kRegisters >= 16 ? 4
+                                                            : 1;
 
 template <class S, Codes C, int T, int R>
 FEWBIT_INLINE void float_rows(const PackedMatrix& w, int64_t tile, const Activations& a,
@@ -68,23 +93,41 @@ FEWBIT_INLINE void float_rows(const PackedMatrix& w, int64_t tile, const Activat
   float_block<S, C, T, R>(w, tile, a, row, bias, out, out_stride);
 }
 
+// Whole steps of kMany rows, then the rest in steps of kFew.
+template <class S, Codes C>
+void float_tiles(const PackedMatrix& w, int64_t tile, const Activations& a, int64_t row_begin,
+                 int64_t row_end, const float* bias, float* out, int64_t out_stride) {
+  constexpr int kTiles = kFloatTiles<S>;
+  constexpr int kFew = kFewFloatRows<S>;
+  constexpr int kMany = kManyFloatRows<S>;
+  constexpr int kShare = kTiles > 1 ? kTiles / 2 : 1;
+  int64_t row = row_begin;
+  for (; row_end - row > kFew; row += kMany) {
+    const int64_t rows = row_end - row < kMany ? row_end - row : kMany;
+    for (int t = 0; t < kTiles; t += kShare) {
+      float_rows<S, C, kShare, kMany>(w, tile + t, a, row, rows, bias, out, out_stride);
+    }
+  }
+  if (row < row_end) {
+    float_rows<S, C, kTiles, kFew>(w, tile, a, row, row_end - row, bias, out, out_stride);
+  }
+}
+
 template <class S, Codes C>
 void multiply_float(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
                     const Activations& a, int64_t row_begin, int64_t row_end, const float* bias,
                     float* out, int64_t out_stride) {
   constexpr int kTiles = kFloatTiles<S>;
-  constexpr int kRows = kFloatRows<S>;
-  for (int64_t tile = tile_begin; tile < tile_end;) {
-    const bool many = tile_end - tile >= kTiles;
-    for (int64_t row = row_begin; row < row_end; row += kRows) {
-      const int64_t rows = row_end - row < kRows ? row_end - row : kRows;
-      if (many) {
-        float_rows<S, C, kTiles, kRows>(w, tile, a, row, rows, bias, out, out_stride);
-      } else {
-        float_rows<S, C, 1, kRows>(w, tile, a, row, rows, bias, out, out_stride);
-      }
+  constexpr int kFew = kFewFloatRows<S>;
+  int64_t tile = tile_begin;
+  for (; tile + kTiles <= tile_end; tile += kTiles) {
+    float_tiles<S, C>(w, tile, a, row_begin, row_end, bias, out, out_stride);
+  }
+  for (; tile < tile_end; ++tile) {
+    for (int64_t row = row_begin; row < row_end; row += kFew) {
+      const int64_t rows = row_end - row < kFew ? row_end - row : kFew;
+      float_rows<S, C, 1, kFew>(w, tile, a, row, rows, bias, out, out_stride);
     }
-    tile += many ? kTiles : 1;
   }
 }
 

@@ -45,7 +45,8 @@
 //   8 bits   8 vectors, quad after quad; signed codes are stored with 128 added
 //   kIq4, kE2m1   nibbles
 //
-// Float weights: for each input 16 values, one a row, in the stored type.
+// Float weights: for each input 16 values, one a row, in the stored type; before them, where codes
+// are kF8E4m3, the 16 scales (float32).
 #pragma once
 
 #include <cstddef>
@@ -84,9 +85,16 @@ constexpr size_t code_bytes(Codes codes) {  // of a run; of one input for float 
       return 8 * kVector;
     case Codes::kF32:
       return 64;
+    case Codes::kF8E4m3:
+      return 16;
     default:
       return 32;
   }
+}
+
+// What stands before the first input of a tile of float weights.
+constexpr size_t float_head_bytes(Codes codes) {
+  return codes == Codes::kF8E4m3 ? kTileRows * sizeof(float) : 0;
 }
 
 // Where the steps begin in a head, and how many bytes they take.
@@ -131,7 +139,9 @@ constexpr size_t group_bytes(Codes codes, Scaling scaling, int64_t group) {
 }
 
 constexpr size_t tile_bytes(Codes codes, Scaling scaling, int64_t columns, int64_t group) {
-  if (scaling == Scaling::kNone) return static_cast<size_t>(columns) * code_bytes(codes);
+  if (scaling == Scaling::kNone) {
+    return float_head_bytes(codes) + static_cast<size_t>(columns) * code_bytes(codes);
+  }
   return static_cast<size_t>(columns / group) * group_bytes(codes, scaling, group);
 }
 

@@ -25,6 +25,7 @@ enum class Codes : uint8_t {
   kF32,
   kF16,
   kBf16,
+  kF8E4m3,  // with a float32 scale a row
 };
 
 // How an unsigned code u becomes a weight. c is the middle of the codes, 2^(bits-1); codes that
@@ -120,9 +121,9 @@ struct LinearKernels {
   // activation rows [row_begin, row_end). `dot` is the exact integer sum of (u - z) q or (u - c) q,
   // of u q with minima. Where scales belong to 16 inputs, a run takes the step or steps twice: for
   // its first half, then for its second, `weighted` being round(sum of q of the half * scale_a).
-  // Float weights: acc = fma(w, x, acc) over ascending inputs. Outputs beyond the matrix's rows are
-  // not written. For many rows, give a thread all the rows and a range of tiles: a tile is unpacked
-  // once a call.
+  // Float weights: acc = fma(w, x, acc) over ascending inputs; kF8E4m3 then acc = acc * scale.
+  // Outputs beyond the matrix's rows are not written. For many rows, give a thread all the rows and
+  // a range of tiles: a tile is unpacked once a call.
   void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
                    const Activations& a, int64_t row_begin, int64_t row_end, const float* bias,
                    float* out, int64_t out_stride);

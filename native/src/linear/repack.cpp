@@ -76,6 +76,8 @@ Target target_of(Source source, int bits, bool asymmetric) {
       return {Codes::kF32, Scaling::kNone};
     case Source::kF16:
       return {Codes::kF16, Scaling::kNone};
+    case Source::kFp8E4m3:
+      return {Codes::kF8E4m3, Scaling::kNone};
     default:
       return {Codes::kBf16, Scaling::kNone};
   }
@@ -343,11 +345,24 @@ void pack_float_tile(const TileRows& rows, uint8_t* out) {
   }
 }
 
+void put_row_scales(const TileRows& rows, uint8_t* out) {
+  const auto* scales = static_cast<const uint8_t*>(rows.m.scales);
+  for (int r = 0; r < rows.lanes; ++r) {
+    const auto at = static_cast<size_t>((rows.first + r) * rows.m.scale_stride);
+    std::memcpy(out + sizeof(float) * static_cast<size_t>(r), scales + sizeof(float) * at,
+                sizeof(float));
+  }
+}
+
 void pack_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile, uint8_t* out) {
   const int64_t first = tile * kTileRows;
   const TileRows rows{m, first, static_cast<int>(std::min<int64_t>(kTileRows, m.rows - first))};
   if (rows.lanes < kTileRows) clear_tile(t, m, group, out);
   if (t.codes == Codes::kF32) return pack_float_tile<4>(rows, out);
+  if (t.codes == Codes::kF8E4m3) {
+    put_row_scales(rows, out);
+    return pack_float_tile<1>(rows, out + float_head_bytes(t.codes));
+  }
   if (t.scaling == Scaling::kNone) return pack_float_tile<2>(rows, out);
   with_source(m, [&]<Source kSource, Codes kCodes>() {
     pack_integer_tile<kSource, kCodes>(rows, t, group, out);

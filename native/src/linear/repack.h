@@ -28,6 +28,7 @@ enum class Source : uint8_t {
   kF32,
   kF16,
   kBf16,
+  kFp8E4m3,  // float32 scales
 };
 
 // Inputs and bytes of a stored block; affine codes have none (0 bytes).
@@ -36,6 +37,7 @@ constexpr int64_t block_size(Source source) {
     case Source::kF32:
     case Source::kF16:
     case Source::kBf16:
+    case Source::kFp8E4m3:
       return 1;
     case Source::kQ2_K:
     case Source::kQ3_K:
@@ -80,6 +82,8 @@ constexpr size_t block_bytes(Source source) {
       return 17;
     case Source::kF32:
       return 4;
+    case Source::kFp8E4m3:
+      return 1;
     default:
       return 2;
   }
@@ -87,7 +91,8 @@ constexpr size_t block_bytes(Source source) {
 
 // A tensor as a checkpoint stores it. The caller has checked that the pointers hold what the sizes
 // say. `scales`, `zeros` and `bits` are read for kAffine only: element (row, group) is at
-// row * scale_stride + group, the stride 0 where all rows share their scales. Affine codes are
+// row * scale_stride + group, the stride 0 where all rows share their scales; kFp8E4m3 has float32
+// `scales` so, with one group. Affine codes are
 // stored with 2^(bits-1) added where `zeros` is null (symmetric).
 struct StoredMatrix {
   Source source;

@@ -53,6 +53,8 @@ void multiply_floats(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end
       return run.template operator()<Codes::kF32>();
     case Codes::kF16:
       return run.template operator()<Codes::kF16>();
+    case Codes::kF8E4m3:
+      return run.template operator()<Codes::kF8E4m3>();
     default:
       return run.template operator()<Codes::kBf16>();
   }

@@ -11,6 +11,7 @@ What each format becomes (the bytes are described in native/src/linear/layout.h)
     iq4_nl, iq4_xs             w4.nl, w4.xs            codes stand for uneven values
     mxfp4                      w4.mx                   codes stand for floats of 4 bits
     f32, f16, bf16             as they are
+    fp8_e4m3                   f8e4m3                  a float32 scale for each row
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 
 from fewbit._native import PackedArena, PackedMatrix, packed_bytes
 from fewbit.errors import KernelError
-from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor, ScaleType
+from fewbit.formats.fp8 import require_numbers
+from fewbit.formats.spec import Fp8Spec, Granularity, QuantSpec, QuantTensor, ScaleType
 
 RUN = 32
 """Inputs that share an activation scale; weight groups are multiples of it."""
@@ -43,6 +45,7 @@ _BLOCK_WEIGHTS = {
     "mxfp4": "w4.mx.g32",
 }
 _FLOATS = ("f32", "f16", "bf16")
+_FP8 = "fp8_e4m3"
 
 
 class Weights(Enum):
@@ -71,7 +74,7 @@ class PackedForm:
     @property
     def kind(self) -> Weights:
         """What the codes are."""
-        return Weights.FLOAT if self.source in _FLOATS else Weights.INTEGER
+        return Weights.FLOAT if self.source in (*_FLOATS, _FP8) else Weights.INTEGER
 
 
 def packed_form(tensor: QuantTensor) -> PackedForm:
@@ -85,6 +88,8 @@ def packed_form(tensor: QuantTensor) -> PackedForm:
         raise KernelError(f"A tensor of format {tensor.spec.name} cannot be packed: {reason}.")
     if isinstance(tensor.spec, QuantSpec):
         return _affine_form(tensor.spec, tensor.shape[1])
+    if isinstance(tensor.spec, Fp8Spec):
+        return PackedForm(_FP8, "f8e4m3")
     name = tensor.spec.name
     return PackedForm(name, _BLOCK_WEIGHTS.get(name, name))
 
@@ -96,8 +101,10 @@ def obstacle(tensor: QuantTensor) -> str | None:
         return f"its shape is {rows} x {columns}"
     if isinstance(spec, QuantSpec):
         return _affine_obstacle(spec, columns)
+    if isinstance(spec, Fp8Spec):
+        return None
     if spec.name not in _BLOCK_WEIGHTS and spec.name not in _FLOATS:
-        known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS])
+        known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS, _FP8])
         return f"no kernel reads {spec.name}; kernels read {known} and affine integers"
     return None
 
@@ -112,8 +119,11 @@ def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None
 
     Raises:
         KernelError: no kernel reads the format.
+        NumericalError: an FP8 code is NaN.
     """
     form = packed_form(tensor)
+    if form.source == _FP8:
+        return _pack_fp8(tensor, threads, arena)
     if form.source != "affine":
         return PackedMatrix(
             form.source, tensor.shape[1], tensor.codes, arena=arena, threads=threads
@@ -129,6 +139,19 @@ def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None
         group=form.group,
         scales=scales,
         zeros=zeros,
+        arena=arena,
+        threads=threads,
+    )
+
+
+def _pack_fp8(tensor: QuantTensor, threads: int, arena: PackedArena | None) -> PackedMatrix:
+    assert tensor.scales is not None
+    require_numbers(tensor)
+    return PackedMatrix(
+        _FP8,
+        tensor.shape[1],
+        tensor.codes,
+        row_scales=np.ascontiguousarray(tensor.scales, np.float32).reshape(-1),
         arena=arena,
         threads=threads,
     )
