@@ -73,7 +73,7 @@ void unpack_floats(Walker<S, C, K>& walker, int runs, FloatTile& to) {
   for (int i = 0; i < runs; ++i) {
     const uint8_t* codes = Walker<S, C, K>::step(walker);
     for (size_t line = 0; line < code_bytes(C); line += kVector) {
-      S::prefetch(codes + kPrefetchAhead + line);
+      prefetch_weights<S>(codes + line);
     }
     const typename S::I32 first = start_dot<S, C, K>(kOneInput, walker.scales, 0, 0);
     const typename S::I32 second = start_dot<S, C, K>(kOneInput, walker.scales, 0, 1);
