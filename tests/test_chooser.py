@@ -5,7 +5,7 @@ import pytest
 from quantized import AFFINE, float32_scales, random_floats, random_tensor
 
 from fewbit.errors import KernelError
-from fewbit.formats.spec import QuantSpec, QuantTensor
+from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor
 from fewbit.runtime import chooser
 from fewbit.runtime.chooser import Demand, Family, choose, choose_isa, demand
 from fewbit.runtime.pack import Weights, pack
@@ -90,7 +90,7 @@ def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
     assert str(caught.value) == (
         "No kernel can run layers.0.q.weight (q4_0) as asked. "
         "w4.sym.g32/a8.g32/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
-        "w4.sym.g32/a8.g32/avx512vnni: this CPU lacks AVX-512 F, BW, VL, DQ and VNNI; "
+        "w4.sym.g32/a8.g32/avx512vnni: this CPU lacks AMX int8 tiles; "
         "w4.sym.g32/a8.g32/avx2: amx was asked for; "
         "w4.sym.g32/a8.g32/portable: amx was asked for; "
         "w4.sym.g32/abf16/avx512: this CPU lacks AMX int8 tiles; "
@@ -117,6 +117,39 @@ def test_a_forced_kernel_is_taken_with_its_instruction_set(cpu):
     assert choose("b", random_tensor("q8_0", 16, 64, RNG), wanted).kernel.endswith("/a8.g32/avx2")
     floats, _ = random_floats("bf16", 16, 64, RNG)
     assert choose("c", floats, wanted).kernel == "bf16/f32/avx2"
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("q2_k", "a scale per 16 inputs"),
+        ("q3_k", "a scale per 16 inputs"),
+        ("q6_k", "a scale per 16 inputs"),
+        (QuantSpec(8, Granularity.GROUP, 32, symmetric=False), "take nine bits"),
+    ],
+    ids=str,
+)
+def test_weights_that_are_not_for_tiles_are_recorded_on_the_vector_units(cpu, form, words):
+    cpu("amx", "avx512vnni", "avx2", "portable")
+    tensor = random_tensor(form, 16, 256, RNG)
+    for isa in (None, "amx", "avx512vnni"):
+        record = choose("a", tensor, demand(isa))
+        assert record.kernel.endswith("/a8.g32/avx512vnni")
+        assert words in record.rejected[0].reason or isa == "avx512vnni"
+    tiles = record.kernel.replace("avx512vnni", "amx+avx512vnni")
+    with pytest.raises(KernelError, match=words):
+        choose("a", tensor, demand(kernel=tiles))
+    assert demand(kernel=record.kernel).isa == "avx512vnni"
+
+
+def test_other_weights_are_for_tiles(cpu):
+    cpu("amx", "avx512vnni", "avx2", "portable")
+    for form in ("q4_0", "q4_k", "iq4_nl", "mxfp4", *(s for s in AFFINE if s.symmetric)):
+        record = choose("a", random_tensor(form, 16, 256, RNG))
+        assert record.kernel.endswith("/a8.g32/amx+avx512vnni")
+        assert choose("a", random_tensor(form, 16, 256, RNG), demand("avx512vnni")).kernel.endswith(
+            "/a8.g32/avx512vnni"
+        )
 
 
 def test_a_kernel_of_several_instruction_sets_takes_the_best_there_is(cpu):

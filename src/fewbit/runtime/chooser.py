@@ -21,6 +21,9 @@ from fewbit.runtime.pack import PackedForm, Weights, obstacle, packed_form, size
 ISAS = ("amx", "avx512vnni", "avx2", "portable")
 """Instruction sets, best first. `amx` is AVX-512 VNNI with AMX tiles for many rows."""
 
+_TILES = "amx+avx512vnni"
+"""Tiles for many rows, the vector units for a few."""
+
 _NEEDS = {
     "amx": "AMX int8 tiles",
     "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
@@ -38,7 +41,8 @@ class Family:
     """How the input is rounded, as a `KernelRecord` names it."""
     reads: frozenset[Weights]
     isas: Mapping[str, tuple[str, ...]]
-    """The last part of each kernel's id, and the instruction sets that run it; best first."""
+    """The last part of each kernel's id, and the instruction sets of an executor that run it; best
+    first. An executor with AMX runs `avx512vnni` for weights that are not for tiles."""
 
 
 FAMILIES = (
@@ -47,8 +51,8 @@ FAMILIES = (
         "int8-g32",
         frozenset({Weights.INTEGER}),
         {
-            "amx+avx512vnni": ("amx",),
-            "avx512vnni": ("avx512vnni",),
+            _TILES: ("amx",),
+            "avx512vnni": ("avx512vnni", "amx"),
             "avx2": ("avx2",),
             "portable": ("portable",),
         },
@@ -187,8 +191,23 @@ def _candidates(form: PackedForm, wanted: Demand) -> Iterator[_Candidate]:
             continue
         for end, isas in family.isas.items():
             kernel = f"{form.weights}/{family.activations}/{end}"
-            refusal = _lack(isas, wanted, available) or _objection(family, isas, kernel, wanted)
+            refusal = (
+                _lack(isas, wanted, available)
+                or _unfit(form, end)
+                or _objection(family, isas, kernel, wanted)
+            )
             yield _Candidate(family, kernel, refusal)
+
+
+def _unfit(form: PackedForm, end: str) -> str | None:
+    """Return why weights are not for the tiles of AMX; native/src/linear/kernels_amx.cpp agrees."""
+    if end != _TILES:
+        return None
+    if form.weights.endswith(".g16"):
+        return "with a scale per 16 inputs, tiles are slower than avx512vnni"
+    if form.bits == 8 and form.asymmetric:
+        return "8-bit codes less a zero point take nine bits, and tiles have eight"
+    return None
 
 
 def _lack(isas: tuple[str, ...], wanted: Demand, available: list[str]) -> str | None:
@@ -196,7 +215,7 @@ def _lack(isas: tuple[str, ...], wanted: Demand, available: list[str]) -> str | 
     needed = (wanted.isa,) if wanted.isa in isas else isas
     if any(isa in available for isa in needed):
         return None
-    return f"this CPU lacks {_NEEDS[needed[-1]]}"
+    return f"this CPU lacks {_NEEDS[max(needed, key=ISAS.index)]}"
 
 
 def _objection(family: Family, isas: tuple[str, ...], kernel: str, wanted: Demand) -> str | None:
