@@ -18,7 +18,7 @@ from quantized import (
 from fewbit import _native
 from fewbit._native import PackedMatrix
 from fewbit.errors import KernelError
-from fewbit.formats.registry import BLOCK_FORMATS, encoded_bytes
+from fewbit.formats.registry import BLOCK_FORMATS, FP8, encoded_bytes
 from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor
 from fewbit.runtime.pack import obstacle, pack, packed_form, size_of
 from fewbit.runtime.reference import linear
@@ -139,14 +139,14 @@ ALL_AFFINE = tuple(
     )
     for symmetric in (True, False)
 )
-EVERY_FORMAT = (*(BLOCK_FORMATS[name].spec for name in (*BLOCKS, *FLOATS)), *ALL_AFFINE)
+EVERY_FORMAT = (*(BLOCK_FORMATS[name].spec for name in (*BLOCKS, *FLOATS)), *ALL_AFFINE, *FP8)
 
 
 @pytest.mark.parametrize("spec", EVERY_FORMAT, ids=lambda spec: spec.name)
 @pytest.mark.parametrize("shape", [(16, 1024), (48, 1536), (4096, 8192)])
 def test_a_packed_matrix_is_at_most_two_hundredths_larger(spec, shape):
     # The one thing that costs: a tensor's one scale, and zero point, is repeated for every row, 3
-    # bytes for at least 256.
+    # bytes for at least 256 of codes, or 4 for 1024.
     described = QuantTensor(spec, shape, np.zeros((1, 1), np.uint8))
     assert obstacle(described) is None
     assert size_of(packed_form(described), shape) <= 1.02 * encoded_bytes(spec, shape)
