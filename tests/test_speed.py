@@ -92,7 +92,7 @@ def test_the_command_prints_a_table_and_writes_the_record(model, tmp_path, capsy
         (["--concurrency", "1,x"], "--concurrency is '1,x'"),
         (["--concurrency", "0"], "at least 1"),
         (["--tokens", "1"], "tokens is 1"),
-        (["--prompt", "600"], "context is 728"),
+        (["--prompt", "600"], "context is 729"),
     ],
 )
 def test_what_cannot_be_measured_is_a_sentence(model, capsys, options, cause):

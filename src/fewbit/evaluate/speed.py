@@ -90,7 +90,7 @@ def measure_speed(
     most = max(settings.concurrency)
     run_settings = RunSettings(
         threads=threads,
-        context=settings.prompt + settings.tokens,
+        context=settings.prompt + 1 + settings.tokens,
         sequences=most,
         activations=settings.activations,
         cache_type=settings.cache_type,
@@ -222,9 +222,11 @@ class _Stand:
         """Measure so many prompts at once, the same ones again, and decoding behind them."""
         engine = self._engine()
         prompts = self._fresh(sequences)
-        cold = self._serve(engine, prompts, 1)
+        cold = self._serve(engine, prompts, self._settings.tokens)
         cached = self._serve(engine, prompts, 1)
-        decoded = self._serve(engine, prompts, self._settings.tokens)
+        # With a token more, a prompt of whole pages is all in the cache: all decode at once.
+        longer = [(*prompt, prompt[0]) for prompt in prompts]
+        decoded = self._serve(engine, longer, self._settings.tokens)
         decoding = [step for step in decoded.steps if step.whole]
         if not decoding:
             raise UsageError(
@@ -245,7 +247,7 @@ class _Stand:
             gap_median=median(seconds),
             gap_p99=float(np.quantile(seconds, 0.99)),
             outside_median=median(step.outside for step in decoding),
-            longest_gap=max(chain.from_iterable(record.times.gaps for record in decoded.records)),
+            longest_gap=max(chain.from_iterable(record.times.gaps for record in cold.records)),
             work=self._work(sequences),
         )
 
