@@ -82,17 +82,20 @@ class Native:
         return count / (time.perf_counter() - begun)
 
     def python(self, sequences: int, tokens: int) -> list[float]:
-        """Return the seconds of each decoding step that were not spent in the native core."""
+        """Return each decoding step's seconds outside the native core.
+
+        They are CPU seconds of the calling thread: other processes do not add to them.
+        """
         engine = self._decoding(sequences, tokens, "temperature")
         executor, threads = self._runner.executor, self._served.threads
         clocks = Clock(executor._native), Clock(threads.native)
         executor._native, threads.native = clocks
         found = []
         while engine.busy:
-            begun, native = time.perf_counter(), sum(clock.seconds for clock in clocks)
+            begun, native = time.thread_time(), sum(clock.seconds for clock in clocks)
             engine.step()
             spent = sum(clock.seconds for clock in clocks) - native
-            found.append(time.perf_counter() - begun - spent)
+            found.append(time.thread_time() - begun - spent)
         executor._native, threads.native = (clock.native for clock in clocks)
         return found
 
@@ -110,7 +113,7 @@ class Native:
 
 
 class Clock:
-    """Stands for a native object and adds up the time of its calls."""
+    """Stands for a native object and adds up the calling thread's CPU time in its calls."""
 
     def __init__(self, native: Any) -> None:
         self.native = native
@@ -122,11 +125,11 @@ class Clock:
             return found
 
         def timed(*arguments: Any) -> Any:
-            begun = time.perf_counter()
+            begun = time.thread_time()
             try:
                 return found(*arguments)
             finally:
-                self.seconds += time.perf_counter() - begun
+                self.seconds += time.thread_time() - begun
 
         return timed
 
