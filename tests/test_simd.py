@@ -87,6 +87,17 @@ def test_every_instruction_set_gives_the_same_bits(name):
         assert same_bits(results[0], other)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_rounding_is_right_up_to_the_largest_integers(isa):
+    # From 2^22 on a float's last place is a half, from 2^23 on it is 1.
+    edges = np.ldexp(1.0, np.arange(20, 32)).astype(np.float32)
+    near = np.concatenate([np.nextafter(edges, np.float32(0)), edges[:-1], edges[:-1] + 0.5])
+    spread = np.linspace(2**21, 2**24, 9999).astype(np.float32)
+    x = np.concatenate([near, spread, -near, -spread, -edges[-1:]])
+    x = np.pad(x, (0, -len(x) % 16))
+    assert np.array_equal(_native.simd_unary(isa, "round", x), np.rint(x))
+
+
 def test_overflow_and_underflow_of_exp():
     x = np.zeros(16, np.float32)
     x[:7] = [88.73, 1e30, np.inf, -103.98, -1e30, -np.inf, np.nan]

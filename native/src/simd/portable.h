@@ -324,8 +324,9 @@ struct Portable {
   FEWBIT_INLINE int32_t round_half_even(float x) {
     if (!(x >= -0x1p31f && x < 0x1p31f)) return INT32_MIN;
     if (x >= 0x1p23f || x <= -0x1p23f) return static_cast<int32_t>(x);
-    const float shifted = x + 0x1.8p23f;  // the sum's last place is 1: the addition rounds
-    return std::bit_cast<int32_t>(shifted) - 0x4b400000;
+    const float shifted = (x < 0 ? -x : x) + 0x1p23f;  // the sum's last place is 1: it rounds
+    const int32_t magnitude = std::bit_cast<int32_t>(shifted) - 0x4b000000;
+    return x < 0 ? -magnitude : magnitude;
   }
 };
 
