@@ -4,6 +4,7 @@ in each, so that a format that is new there is tested without being named here."
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 from math import lcm
 
@@ -18,8 +19,9 @@ from fewbit.formats.spec import (
     QuantTensor,
     ScaleType,
 )
-from fewbit.runtime.chooser import choose
-from fewbit.runtime.pack import RUN, obstacle
+from fewbit.records.kernels import KernelRecord
+from fewbit.runtime.chooser import FAMILIES, Demand, Family, choose
+from fewbit.runtime.pack import RUN, obstacle, packed_form
 
 GROUPS = (32, 64, 128)
 """Groups of the affine formats tried; a kernel reads any multiple of 32 by the same code."""
@@ -94,11 +96,32 @@ FORMATS = tuple(form for form in _KNOWN if is_read(form))
 """Every format that a kernel reads."""
 
 
-def chain_of(form: NumberFormat) -> str:
-    """The kernel id without its instruction set: what decides a result's bits."""
-    tensor = random_matrix(form, 16, max(column_step(form), RUN), np.random.default_rng(0))
-    return choose("slot", tensor).kernel.rsplit("/", 1)[0]
+@dataclass(frozen=True)
+class Kernel:
+    """A format and one of the families that read it: what decides a result's bits."""
+
+    form: NumberFormat
+    family: Family
+
+    def record(self, slot: str, tensor: QuantTensor) -> KernelRecord:
+        """Return the chooser's record for a matrix that this kernel is to run."""
+        return choose(slot, tensor, Demand(activations=self.family.rounding))
+
+    @property
+    def chain(self) -> str:
+        """The kernel id without its instruction set."""
+        columns = max(column_step(self.form), RUN)
+        tensor = random_matrix(self.form, 16, columns, np.random.default_rng(0))
+        return self.record("slot", tensor).kernel.rsplit("/", 1)[0]
 
 
-CHAINS = {chain_of(form): form for form in FORMATS}
-"""Every kernel id without its instruction set, and a format that it runs."""
+def _families(form: NumberFormat) -> Iterable[Family]:
+    columns = max(column_step(form), RUN)
+    kind = packed_form(random_matrix(form, 16, columns, np.random.default_rng(0))).kind
+    return (family for family in FAMILIES if kind in family.reads)
+
+
+KERNELS = tuple(Kernel(form, family) for form in FORMATS for family in _families(form))
+
+CHAINS = {kernel.chain: kernel for kernel in KERNELS}
+"""Every kernel id without its instruction set, and a kernel of that id."""

@@ -11,16 +11,22 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kernel_cases import CHAINS, FORMATS, chain_of, column_step, random_matrix
+from kernel_cases import CHAINS, FORMATS, KERNELS, Kernel, column_step, random_matrix
 
 from fewbit import _native
-from fewbit.formats.spec import NumberFormat, QuantSpec
+from fewbit.formats.spec import NumberFormat
 from fewbit.runtime import chooser
 from fewbit.runtime.pack import pack
 
 ISAS = _native.available_isas()
 ARENA = _native.PackedArena()
 Multiply = Callable[..., np.ndarray]
+
+MULTIPLY: dict[str, Multiply] = {
+    "a8.g32": _native.multiply,
+    "f32": _native.multiply,
+}
+"""What multiplies, by the activations' part of a kernel id."""
 
 SEARCH = settings(
     max_examples=2000,
@@ -47,7 +53,7 @@ def random_rows(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray
 class Case:
     """A product, and one way to cut it."""
 
-    form: NumberFormat
+    kernel: Kernel
     seed: int
     shape: tuple[int, int]
     """Outputs and columns."""
@@ -61,13 +67,13 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, forms: tuple[NumberFormat, ...] = FORMATS) -> Case:
+def cases(draw: st.DrawFn, kernels: tuple[Kernel, ...] = KERNELS) -> Case:
     """1 to 16 rows most of the time, else a prompt's; columns about a chunk of 512 and beyond."""
-    form = draw(st.sampled_from(forms))
-    step = column_step(form)
+    kernel = draw(st.sampled_from(kernels))
+    step = column_step(kernel.form)
     steps = draw(st.integers(1, max(1, 160 // step)) | st.sampled_from((512 // step, 1088 // step)))
     return Case(
-        form,
+        kernel,
         seed=draw(st.integers(0, 7)),
         shape=(draw(st.integers(1, 50)), max(steps, 1) * step),
         first=draw(st.integers(0, 17)),
@@ -86,7 +92,7 @@ def packed(form: NumberFormat, shape: tuple[int, int], seed: int) -> _native.Pac
 
 def require_invariance(case: Case, multiply: Multiply) -> None:
     """Each row in the case's company and cut is that row alone, on the best instruction set."""
-    weights = packed(case.form, case.shape, case.seed)
+    weights = packed(case.kernel.form, case.shape, case.seed)
     rng = np.random.default_rng(case.seed + 1)
     x = random_rows(case.first + case.rows, case.shape[1], rng)[case.first :]
     bias = rng.standard_normal(case.shape[0]).astype(np.float32) if case.bias else None
@@ -110,20 +116,21 @@ def require_invariance(case: Case, multiply: Multiply) -> None:
 def test_every_kernel_and_number_of_rows(chain: str):
     """1 to 16 rows and blocked sizes on every instruction set, against the portable kernel's rows
     one by one."""
-    form = CHAINS[chain]
-    columns = -(-576 // column_step(form)) * column_step(form)  # more than one chunk of 512
-    weights = packed(form, (37, columns), seed=1)
+    kernel = CHAINS[chain]
+    multiply, step = MULTIPLY[kernel.family.activations], column_step(kernel.form)
+    columns = -(-576 // step) * step  # more than one chunk of 512
+    weights = packed(kernel.form, (37, columns), seed=1)
     x = random_rows(33, columns, np.random.default_rng(2))
-    alone = np.concatenate([_native.multiply(weights, row[None], None, "portable") for row in x])
+    alone = np.concatenate([multiply(weights, row[None], None, "portable") for row in x])
     for isa in ISAS:
         for rows in (*range(1, 18), 33):
-            assert same_bits(_native.multiply(weights, x[-rows:], None, isa), alone[-rows:])
+            assert same_bits(multiply(weights, x[-rows:], None, isa), alone[-rows:])
 
 
 @SEARCH
 @given(cases())
 def test_any_shape_company_and_cut(case: Case):
-    require_invariance(case, _native.multiply)
+    require_invariance(case, MULTIPLY[case.kernel.family.activations])
 
 
 @settings(SEARCH, max_examples=500)
@@ -146,10 +153,14 @@ def test_rounded_activations_are_those_of_the_row_alone(isa: str, seed: int, row
 
 
 def test_every_kernel_of_the_chooser_is_covered():
-    """The chooser's ids over every readable format are those swept; none hides behind a shape."""
-    assert {chain_of(form) for form in FORMATS} == set(CHAINS)
+    """What is swept has every family of kernels and every format that one reads, on each of this
+    machine's instruction sets."""
+    families = {family.activations for family in chooser.FAMILIES}
+    assert {kernel.family.activations for kernel in CHAINS.values()} == families == set(MULTIPLY)
+    assert {kernel.form for kernel in KERNELS} == set(FORMATS)
     assert {chain.split("/")[0].split(".")[0] for chain in CHAINS} >= {"w4", "w8", "f32", "bf16"}
-    assert set(ISAS) <= set(chooser.ISAS)
+    ends = [isas for family in chooser.FAMILIES for isas in family.isas.values()]
+    assert {isa for isas in ends for isa in isas} == set(chooser.ISAS) >= set(ISAS)
     assert ISAS[-1] == "portable"
 
 
@@ -215,11 +226,11 @@ def with_a_lost_cut(weights, x, bias, isa, **cut):
 )
 @pytest.mark.parametrize("kind", ["integers", "floats"])
 def test_the_search_sees_a_planted_bug(planted: Multiply, kind: str):
-    floats = tuple(f for f in FORMATS if column_step(f) == 1)
-    forms = floats if kind == "floats" else tuple(f for f in FORMATS if isinstance(f, QuantSpec))
+    activations = {"floats": "f32", "integers": "a8.g32"}[kind]
+    kernels = tuple(k for k in KERNELS if k.family.activations == activations)
 
     @PLANTED
-    @given(cases(forms))
+    @given(cases(kernels))
     def search(case: Case) -> None:
         require_invariance(case, planted)
 
