@@ -48,6 +48,7 @@ def test_the_best_instruction_set_is_taken_and_all_others_explained(cpu):
     assert {r.kernel.split("/", 1)[1]: r.reason for r in record.rejected} == {
         "a8.g32/amx+avx512vnni": "this CPU lacks AMX int8 tiles",
         "a8.g32/avx512vnni": "this CPU lacks AVX-512 F, BW, VL, DQ and VNNI",
+        "a8.g32/neon": "this CPU lacks NEON with the dot products of ARMv8.2",
         "a8.g32/portable": "avx2 computes the same and is faster",
         "abf16/avx512": "this CPU lacks AVX-512 F, BW, VL, DQ and VNNI",
         "abf16/avx2": "activations in int8-g32 are the default",
@@ -63,7 +64,13 @@ def test_the_record_has_the_bytes_of_the_packed_matrix():
 
 @pytest.mark.parametrize(
     ("isa", "last"),
-    [("amx", "avx512"), ("avx512vnni", "avx512"), ("avx2", "avx2"), ("portable", "portable")],
+    [
+        ("amx", "avx512"),
+        ("avx512vnni", "avx512"),
+        ("avx2", "avx2"),
+        ("neon", "neon"),
+        ("portable", "portable"),
+    ],
 )
 def test_float_weights_never_take_integer_tiles(cpu, isa, last):
     cpu(isa, "portable")
@@ -71,7 +78,7 @@ def test_float_weights_never_take_integer_tiles(cpu, isa, last):
     record = choose("head.weight", tensor)
     assert record.kernel == f"bf16/f32/{last}"
     assert record.activations == "f32"
-    assert len(record.rejected) == 2
+    assert len(record.rejected) == 3
     assert not any("AMX" in r.reason for r in record.rejected)
 
 
@@ -92,6 +99,7 @@ def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
         "w4.sym.g32/a8.g32/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
         "w4.sym.g32/a8.g32/avx512vnni: this CPU lacks AMX int8 tiles; "
         "w4.sym.g32/a8.g32/avx2: amx was asked for; "
+        "w4.sym.g32/a8.g32/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
         "w4.sym.g32/a8.g32/portable: amx was asked for; "
         "w4.sym.g32/abf16/avx512: this CPU lacks AMX int8 tiles; "
         "w4.sym.g32/abf16/avx2: amx was asked for; "
@@ -102,10 +110,10 @@ def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
 
 
 def test_an_unknown_instruction_set_is_refused_with_those_known():
-    with pytest.raises(KernelError, match="No instruction set 'neon'; known are amx"):
-        demand("neon")
-    with pytest.raises(KernelError, match="No instruction set 'neon'"):
-        choose_isa("neon")
+    with pytest.raises(KernelError, match="No instruction set 'sve'; known are amx"):
+        demand("sve")
+    with pytest.raises(KernelError, match="No instruction set 'sve'"):
+        choose_isa("sve")
 
 
 def test_a_forced_kernel_is_taken_with_its_instruction_set(cpu):
@@ -170,7 +178,7 @@ def test_a_forced_kernel_that_is_missing_fails_with_every_reason(cpu):
 
 
 @pytest.mark.parametrize(
-    "kernel", ["w4.sym.g32", "w4.sym.g32/a8.g32/neon", "w4.sym.g32/a9/avx2", "", "a/b/c/d"]
+    "kernel", ["w4.sym.g32", "w4.sym.g32/a8.g32/sve", "w4.sym.g32/a9/avx2", "", "a/b/c/d"]
 )
 def test_what_is_called_like_no_kernel_is_refused_with_what_there_may_be(kernel):
     with pytest.raises(KernelError, match=r"is no kernel; .*a8\.g32/avx2.*f32/portable"):

@@ -31,9 +31,10 @@ struct NamedIsa {
 };
 
 // Best first.
-constexpr std::array<NamedIsa, 4> kIsas{{{"amx", Isa::kAmx},
+constexpr std::array<NamedIsa, 5> kIsas{{{"amx", Isa::kAmx},
                                          {"avx512vnni", Isa::kAvx512Vnni},
                                          {"avx2", Isa::kAvx2},
+                                         {"neon", Isa::kNeon},
                                          {"portable", Isa::kPortable}}};
 
 // In the order of Source.

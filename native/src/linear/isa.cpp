@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #include "linear/linear.h"
@@ -24,6 +26,9 @@ extern const LinearKernels kAvx512Kernels;
 extern const LinearKernels kAmxKernels;
 extern const WeightOnlyKernels kAvx2WeightOnly;
 extern const WeightOnlyKernels kAvx512WeightOnly;
+#elif defined(__aarch64__)
+extern const SimdProbes kNeonProbes;
+extern const LinearKernels kNeonKernels;
 #endif
 
 namespace {
@@ -59,6 +64,15 @@ bool has_amx() {
   return false;
 #endif
 }
+#elif defined(__aarch64__)
+// Linux tells of the dot products in bit 20 of AT_HWCAP; every Mac with an ARM processor has them.
+bool has_dot_products() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) >> 20) & 1u;
+#else
+  return true;
+#endif
+}
 #endif
 
 }  // namespace
@@ -80,6 +94,11 @@ bool isa_available(Isa isa) {
       static const bool available = has_amx();
       return available;
     }
+#elif defined(__aarch64__)
+    case Isa::kNeon: {
+      static const bool available = has_dot_products();
+      return available;
+    }
 #endif
     default:
       return false;
@@ -95,6 +114,9 @@ const LinearKernels& linear_kernels(Isa isa) {
       return kAvx512Kernels;
     case Isa::kAmx:
       return kAmxKernels;
+#elif defined(__aarch64__)
+    case Isa::kNeon:
+      return kNeonKernels;
 #endif
     default:
       return kPortableKernels;
@@ -123,6 +145,9 @@ const SimdProbes& simd_probes(Isa isa) {
     case Isa::kAvx512Vnni:
     case Isa::kAmx:
       return kAvx512Probes;
+#elif defined(__aarch64__)
+    case Isa::kNeon:
+      return kNeonProbes;
 #endif
     default:
       return kPortableProbes;

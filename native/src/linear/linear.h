@@ -151,7 +151,7 @@ struct WeightOnlyKernels {
 // Writes one row of the matrix [columns], decoded to float32 exactly as formats/ decodes it.
 void decode_row(const PackedMatrix& w, int64_t row, float* out);
 
-enum class Isa : uint8_t { kPortable, kAvx2, kAvx512Vnni, kAmx };
+enum class Isa : uint8_t { kPortable, kNeon, kAvx2, kAvx512Vnni, kAmx };
 
 // What this CPU can run (kAmx is the best: AVX-512 VNNI, and AMX for many rows), and the kernels
 // of one of them.

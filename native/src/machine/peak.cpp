@@ -11,6 +11,8 @@ int64_t peak_chain_portable(int64_t steps);
 int64_t peak_chain_avx2(int64_t steps);
 int64_t peak_chain_avx512(int64_t steps);
 int64_t peak_chain_amx(int64_t steps);
+#elif defined(__aarch64__)
+int64_t peak_chain_neon(int64_t steps);
 #endif
 
 PeakChain peak_chain(Isa isa) {
@@ -22,6 +24,9 @@ PeakChain peak_chain(Isa isa) {
       return peak_chain_avx512;
     case Isa::kAmx:
       return peak_chain_amx;
+#elif defined(__aarch64__)
+    case Isa::kNeon:
+      return peak_chain_neon;
 #endif
     default:
       return peak_chain_portable;

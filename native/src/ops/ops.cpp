@@ -10,9 +10,11 @@ const OpKernels& op_kernels(Isa isa) {
       return kOpsAvx512;
     case Isa::kAvx2:
       return kOpsAvx2;
-    case Isa::kPortable:
+    default:
       break;
   }
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return kOpsNeon;
 #else
   (void)isa;
 #endif

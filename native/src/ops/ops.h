@@ -109,6 +109,8 @@ extern const OpKernels kOpsPortable;
 #if defined(__x86_64__) || defined(_M_X64)
 extern const OpKernels kOpsAvx2;
 extern const OpKernels kOpsAvx512;
+#elif defined(__aarch64__)
+extern const OpKernels kOpsNeon;
 #endif
 
 }  // namespace fewbit

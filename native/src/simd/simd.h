@@ -1,8 +1,8 @@
 // Sixteen virtual lanes, whatever the instruction set.
 //
-// A kernel is a template over S, one of the structs Avx512, Avx2 and Portable (avx512.h, avx2.h,
-// portable.h). Each has the same static functions, and each function returns the same bits in all
-// three, so a kernel that is written once computes the same bits everywhere:
+// A kernel is a template over S, one of the structs Avx512, Avx2, Neon and Portable (avx512.h,
+// avx2.h, neon.h, portable.h). Each has the same static functions, and each function returns the
+// same bits in all of them, so a kernel that is written once computes the same bits everywhere:
 //
 //   kRegisters           vector registers of the machine (0: lanes are memory)
 //   F32, I32, U8, Mask   16 floats, 16 int32, 64 bytes (signed or not), 16 truth values
@@ -41,10 +41,10 @@
 //   prefetch(p)          into the nearest cache; any address is allowed
 //   prefetch_stream(p)   into the second cache: part of a long stream from memory
 //
-// One definition rule: a file compiled for an instruction set (by its suffix: _avx2, _avx512, _amx)
-// includes that set's header only, and every function it can share with another file is a template
-// over S or always inlined (FEWBIT_INLINE). Otherwise the linker could keep the AVX-512 copy of an
-// inline function for everybody.
+// One definition rule: a file compiled for an instruction set (by its suffix: _avx2, _avx512, _amx,
+// _neon) includes that set's header only, and every function it can share with another file is a
+// template over S or always inlined (FEWBIT_INLINE). Otherwise the linker could keep the AVX-512
+// copy of an inline function for everybody.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,7 @@ from fewbit.program import Slot
 from fewbit.records.kernels import Activations, KernelRecord, RejectedKernel
 from fewbit.runtime.pack import PackedForm, Weights, obstacle, packed_form, size_of
 
-ISAS = ("amx", "avx512vnni", "avx2", "portable")
+ISAS = ("amx", "avx512vnni", "avx2", "neon", "portable")
 """Instruction sets, best first. `amx` is AVX-512 VNNI with AMX tiles for many rows."""
 
 _TILES = "amx+avx512vnni"
@@ -28,6 +28,7 @@ _NEEDS = {
     "amx": "AMX int8 tiles",
     "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
     "avx2": "AVX2, FMA and F16C",
+    "neon": "NEON with the dot products of ARMv8.2",
 }
 
 
@@ -54,6 +55,7 @@ FAMILIES = (
             _TILES: ("amx",),
             "avx512vnni": ("avx512vnni", "amx"),
             "avx2": ("avx2",),
+            "neon": ("neon",),
             "portable": ("portable",),
         },
     ),
@@ -67,7 +69,12 @@ FAMILIES = (
         "f32",
         "f32",
         frozenset({Weights.FLOAT}),
-        {"avx512": ("amx", "avx512vnni"), "avx2": ("avx2",), "portable": ("portable",)},
+        {
+            "avx512": ("amx", "avx512vnni"),
+            "avx2": ("avx2",),
+            "neon": ("neon",),
+            "portable": ("portable",),
+        },
     ),
 )
 """All kernels. Where several families read a layer's weights, the first is the default."""

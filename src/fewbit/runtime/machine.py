@@ -15,7 +15,13 @@ from fewbit.runtime.chooser import ISAS, choose_isa
 LEAST_BYTES = 3 << 29
 """Of a buffer whose reading measures memory (1.5 GiB): several times the largest caches."""
 
-_PEAK_STEPS = {"amx": 100_000, "avx512vnni": 1_000_000, "avx2": 1_000_000, "portable": 20_000}
+_PEAK_STEPS = {
+    "amx": 100_000,
+    "avx512vnni": 1_000_000,
+    "avx2": 1_000_000,
+    "neon": 500_000,
+    "portable": 20_000,
+}
 """Some milliseconds each: long beside the start of a thread, short beside an interruption."""
 
 
