@@ -12,6 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE))
 
 .PHONY: demo test test-interop check format clean
+.PHONY: sanitize sanitize-thread check-arm64
 .PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
 
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
@@ -31,6 +32,15 @@ check: .venv/dev  ## style, types, import floors, public names
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
 	$(BIN)/python -m pytest tests/test_public.py
+
+check-arm64:  ## the native core compiled for arm64, and NEON's bits under emulation
+	$(MAKE) -f native/tests/arm64.mk PYTHON=$(PYTHON)
+
+sanitize:  ## the native tests under AddressSanitizer and UBSan, in a build of its own
+	PYTHON=$(PYTHON) native/tests/sanitize.sh address
+
+sanitize-thread:  ## the executor's tests under ThreadSanitizer
+	PYTHON=$(PYTHON) native/tests/sanitize.sh thread
 
 format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
