@@ -11,7 +11,7 @@ from fewbit.runtime.chooser import Demand, Family, choose, choose_isa, demand
 from fewbit.runtime.pack import Weights, pack
 
 RNG = np.random.default_rng(0)
-INTEGER_KERNELS = 4 + 3
+INTEGER_KERNELS = 5 + 3
 """With activations in int8, and in bf16."""
 WEIGHTS = {
     "q4_0": "w4.sym.g32",

@@ -24,6 +24,7 @@ Multiply = Callable[..., np.ndarray]
 
 MULTIPLY: dict[str, Multiply] = {
     "a8.g32": _native.multiply,
+    "abf16": _native.multiply_weight_only,
     "f32": _native.multiply,
 }
 """What multiplies, by the activations' part of a kernel id."""

@@ -63,7 +63,11 @@ FAMILIES = (
         "abf16",
         "bf16",
         frozenset({Weights.INTEGER}),
-        {"avx512": ("amx", "avx512vnni"), "avx2": ("avx2",), "portable": ("portable",)},
+        {
+            "avx512": ("amx", "avx512vnni"),
+            "avx2": ("avx2",),
+            "portable": ("portable", "neon"),
+        },
     ),
     Family(
         "f32",
