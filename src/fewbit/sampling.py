@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,8 +254,7 @@ class TokenSampler:
         return np.asarray(found)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """What to draw for one sequence: rows `row` to `row + len(draft)` of the logits.
 
     Row `row + j` is the model's output after the sequence's tokens and `draft[:j]`; the token
@@ -269,8 +269,7 @@ class Block:
     top_logprobs: int | None = None
 
 
-@dataclass(frozen=True)
-class TokenLogprob:
+class TokenLogprob(NamedTuple):
     """The log-probability of a token under the model's unchanged logits, and the likeliest ones."""
 
     logprob: float
@@ -278,8 +277,7 @@ class TokenLogprob:
     """(id, log-probability) in the order (logit descending, id ascending)."""
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """The tokens drawn for a block: those of the draft that were drawn again, then one more."""
 
     tokens: list[int]

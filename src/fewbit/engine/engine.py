@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.engine.drafting import Drafting
@@ -172,7 +172,7 @@ class Engine:
             while self.busy:
                 for output in self.step():
                     if output.request in numbers:
-                        yield replace(output, request=numbers[output.request])
+                        yield output._replace(request=numbers[output.request])
         finally:
             for number in numbers:
                 self.cancel(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fewbit.cache.pages import PageTable
 from fewbit.engine.stop import StopCondition, StopMatcher
@@ -42,8 +42,7 @@ class Request:
             raise RequestError(f"top_logprobs is {self.top_logprobs}; it must be in [0, 1000].")
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """What a step brought for one request."""
 
     request: int
@@ -78,7 +77,7 @@ class TextDecoder(Protocol):
         ...
 
 
-@dataclass
+@dataclass(slots=True)
 class Meter:
     """Counts and clock readings of one sequence; becomes its record."""
 
@@ -109,7 +108,7 @@ class Meter:
             self.positions[i][2] += i < accepted
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Generation:
     """The state of one request while it is served.
 

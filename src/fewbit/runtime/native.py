@@ -38,6 +38,8 @@ from fewbit.runtime.executor import Binding
 from fewbit.runtime.pack import pack
 from fewbit.runtime.step import PAGE, StepInput
 
+_INT32 = np.dtype(np.int32)
+
 Tap = tuple[int, str]
 """The (layer, site) of an op whose result is kept."""
 
@@ -178,10 +180,9 @@ def thread_pool(threads: int) -> ThreadPool:
 
 
 def _check_arrays(step: StepInput) -> None:
-    arrays = [("tokens", step.tokens), ("wanted", step.wanted)]
-    arrays += [(f"pages of span {i}", span.pages) for i, span in enumerate(step.spans)]
-    for name, array in arrays:
-        if array.dtype != np.int32 or array.ndim != 1 or not array.flags.c_contiguous:
+    for i, array in enumerate((step.tokens, step.wanted, *[span.pages for span in step.spans])):
+        if array.dtype != _INT32 or array.ndim != 1 or not array.flags.c_contiguous:
+            name = ("tokens", "wanted")[i] if i < 2 else f"pages of span {i - 2}"
             raise UsageError(
                 f"The step cannot run: {name} is {array.dtype} of shape {array.shape}; it must be "
                 "a contiguous int32 vector."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ PAGE = 64
 """Positions in a page of the KV store; divides the attention kernels' block of 256 keys."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """The rows of one sequence: `count` consecutive rows from `start`, at consecutive positions.
 
@@ -25,8 +26,7 @@ class Span:
     pages: NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class StepInput:
+class StepInput(NamedTuple):
     """Rows of any number of sequences, run in one step.
 
     tokens int32 [rows]; the spans cover the rows in order without gaps; `wanted` int32 lists the
