@@ -292,6 +292,16 @@ FEWBIT_INLINE typename S::I32 dot(typename S::I32 acc, typename S::U8 u, typenam
   return S::dot4_u7(acc, u, q);
 }
 
+// The dot with the same 4 inputs in every lane.
+template <class S, Codes C>
+FEWBIT_INLINE typename S::I32 dot_at(typename S::I32 acc, typename S::U8 u, const int8_t* inputs) {
+  if constexpr (requires { S::dot4_at(acc, u, inputs); }) {
+    return S::dot4_at(acc, u, inputs);
+  } else {
+    return dot<S, C>(acc, u, S::broadcast4(inputs));
+  }
+}
+
 // The float part of the chain for row r, of one half where a run has halves.
 template <class S, Scaling K>
 FEWBIT_INLINE typename S::F32 add_part(typename S::F32 acc, typename S::I32 dot,
@@ -324,8 +334,8 @@ FEWBIT_INLINE void dot_pair(const uint8_t* codes, const int8_t* q, typename S::I
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     const int8_t* inputs = q + kGroup * r + 4 * V;
-    first[r] = dot<S, C>(first[r], low, S::broadcast4(inputs));
-    second[r] = dot<S, C>(second[r], high, S::broadcast4(inputs + 16));
+    first[r] = dot_at<S, C>(first[r], low, inputs);
+    second[r] = dot_at<S, C>(second[r], high, inputs + 16);
   }
 }
 

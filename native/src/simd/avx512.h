@@ -135,6 +135,13 @@ struct Avx512 {
   }
   FEWBIT_INLINE U8 lookup16(U8 table, U8 i) { return _mm512_shuffle_epi8(table, i); }
   FEWBIT_INLINE I32 dot4(I32 acc, U8 u, U8 s) { return _mm512_dpbusd_epi32(acc, u, s); }
+  // GCC 12 does not fold the broadcast of 4 inputs into the product by itself.
+  FEWBIT_INLINE I32 dot4_at(I32 acc, U8 u, const int8_t* inputs) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0"
+        : "+v"(acc)
+        : "v"(u), "m"(*reinterpret_cast<const int32_t(*)>(inputs)));
+    return acc;
+  }
   FEWBIT_INLINE I32 dot4_u7(I32 acc, U8 u, U8 s) { return dot4(acc, u, s); }
 
   FEWBIT_INLINE float reduce_add(F32 a) {
