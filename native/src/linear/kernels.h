@@ -343,17 +343,22 @@ template <class S, Codes C, Scaling K, int R>
 FEWBIT_INLINE void few_rows(const PackedMatrix& w, int64_t tile, RunInputs in,
                             typename S::F32 (&acc)[R]) {
   using I32 = typename S::I32;
+  // Four rows have chains enough side by side without two a row, and save an addition each.
+  constexpr bool kOneSum = !has_halves(K) && R >= 4;
   StepBuffer<K> buffer;
   auto walker = Walker<S, C, K>::start(w, tile, buffer);
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) acc[r] = S::zero_f32();
   for (int64_t run = w.columns / kGroup; run; --run) {
     const uint8_t* codes = Walker<S, C, K>::step(walker);
-    I32 first[R], second[R];
+    I32 first[R], own[R];
+    I32(&second)[R] = kOneSum ? first : own;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       first[r] = start_dot<S, C, K>(in, walker.scales, r, 0);
-      second[r] = has_halves(K) ? start_dot<S, C, K>(in, walker.scales, r, 1) : S::zero_i32();
+      if constexpr (!kOneSum) {
+        second[r] = has_halves(K) ? start_dot<S, C, K>(in, walker.scales, r, 1) : S::zero_i32();
+      }
     }
     dot_pair<S, C, K, R, 0>(codes, in.q, first, second);
     dot_pair<S, C, K, R, 1>(codes, in.q, first, second);
@@ -361,7 +366,7 @@ FEWBIT_INLINE void few_rows(const PackedMatrix& w, int64_t tile, RunInputs in,
     dot_pair<S, C, K, R, 3>(codes, in.q, first, second);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      if constexpr (!has_halves(K)) first[r] = S::add(first[r], second[r]);
+      if constexpr (!has_halves(K) && !kOneSum) first[r] = S::add(first[r], second[r]);
       acc[r] = add_part<S, K>(acc[r], first[r], in, walker.scales, r, 0);
       if constexpr (has_halves(K)) {
         acc[r] = add_part<S, K>(acc[r], second[r], in, walker.scales, r, 1);
