@@ -141,6 +141,7 @@ void compare_dots(const SimdProbes& s, const SimdProbes& truth) {
 struct Rows {
   Bytes memory;
   Activations a;
+  Bytes contents;
 
   Rows(const Floats& x, int64_t columns, const LinearKernels& kernels) {
     const int64_t rows = static_cast<int64_t>(x.size()) / columns;
@@ -150,6 +151,8 @@ struct Rows {
     a = activations_in(std::align(kVector, 1, start, room), rows, columns,
                        const_cast<float*>(x.data()));
     for (int64_t r = 0; r < rows; ++r) kernels.quantize(x.data() + r * columns, a, r);
+    const auto* first = static_cast<const uint8_t*>(start);  // aligned: not where `memory` begins
+    contents.assign(first, first + activation_bytes(rows, columns));
   }
 };
 
@@ -160,7 +163,7 @@ void compare_rounding(const LinearKernels& s, const LinearKernels& truth) {
   for (int64_t i = 32; i < 64; ++i) x[i] = static_cast<float>(i - 48) + 0.5f;  // ties
   for (int64_t i = 64; i < 96; ++i) x[i] = 0.0f;
   const Rows got(x, kColumns, s), want(x, kColumns, truth);
-  compare("rounded activations", got.memory, want.memory);
+  compare("rounded activations", got.contents, want.contents);
 }
 
 constexpr int64_t kColumns = 768;  // more than a chunk of 512
