@@ -6,14 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <exception>
+#include <iterator>
 #include <system_error>
-#include <thread>
 
 #include "linear/arena.h"
+#include "linear/spread.h"
 
 namespace fewbit {
 
@@ -64,23 +63,6 @@ std::shared_ptr<uint8_t> map_aligned(const Descriptor& file, size_t size) {
   return {holder, aligned};
 }
 
-// Runs `work(i)` for every i below `count`, on the caller and `threads` - 1 others.
-template <class Work>
-void spread(size_t count, int threads, const Work& work) {
-  std::atomic<size_t> next{0};
-  const auto take = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < count;) work(i);
-  };
-  std::vector<std::thread> others;
-  try {
-    for (int i = 1; i < threads && static_cast<size_t>(i) < count; ++i) others.emplace_back(take);
-  } catch (const std::exception&) {
-    // The system gives no more threads: those that it gave and this one do all of the work.
-  }
-  take();
-  for (auto& other : others) other.join();
-}
-
 uint64_t mixed(uint64_t sum, uint64_t word) { return (sum ^ word) * kFactor; }
 
 uint64_t piece_checksum(const uint8_t* bytes, size_t size) {
@@ -100,7 +82,7 @@ uint64_t piece_checksum(const uint8_t* bytes, size_t size) {
   return sum;
 }
 
-size_t pieces(size_t size) { return (size + kPiece - 1) / kPiece; }
+int64_t pieces(size_t size) { return static_cast<int64_t>((size + kPiece - 1) / kPiece); }
 
 }  // namespace
 
@@ -135,8 +117,8 @@ bool PackedFile::populate() const {
 PackedFile PackedFile::copy(int threads) const {
   PackedArena arena;
   const std::shared_ptr<uint8_t> target = arena.take(size_);
-  spread(pieces(size_), threads, [&](size_t i) {
-    const size_t at = i * kPiece;
+  spread(pieces(size_), threads, [&](int64_t i) {
+    const size_t at = static_cast<size_t>(i) * kPiece;
     std::memcpy(target.get() + at, bytes_.get() + at, std::min(kPiece, size_ - at));
   });
   return {target, size_};
@@ -145,8 +127,8 @@ PackedFile PackedFile::copy(int threads) const {
 std::vector<uint64_t> PackedFile::checksums(const std::vector<ByteRange>& ranges,
                                             int threads) const {
   std::vector<uint64_t> sums(ranges.size());
-  spread(ranges.size(), threads,
-         [&](size_t i) { sums[i] = checksum(bytes_.get() + ranges[i].offset, ranges[i].size); });
+  spread(std::ssize(ranges), threads,
+         [&](int64_t i) { sums[i] = checksum(bytes_.get() + ranges[i].offset, ranges[i].size); });
   return sums;
 }
 

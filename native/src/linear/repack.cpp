@@ -1,15 +1,12 @@
 #include "linear/repack.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
 #include <stdexcept>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "linear/layout.h"
+#include "linear/spread.h"
 #include "linear/stored.h"
 
 namespace fewbit {
@@ -410,21 +407,10 @@ OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads) 
   OwnedMatrix owned{arena.take(static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes), matrix};
   owned.matrix.data = owned.memory.get();
 
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    for (int64_t tile; (tile = next.fetch_add(1)) < matrix.tiles();) {
-      pack_tile(stored, t, group, tile,
-                owned.memory.get() + static_cast<size_t>(tile) * matrix.tile_bytes);
-    }
-  };
-  std::vector<std::thread> others;
-  try {
-    for (int i = 1; i < threads && i < matrix.tiles(); ++i) others.emplace_back(work);
-  } catch (const std::exception&) {
-    // The system gives no more threads: those that it gave and this one do all of the work.
-  }
-  work();
-  for (auto& other : others) other.join();
+  spread(matrix.tiles(), threads, [&](int64_t tile) {
+    pack_tile(stored, t, group, tile,
+              owned.memory.get() + static_cast<size_t>(tile) * matrix.tile_bytes);
+  });
   return owned;
 }
 

@@ -92,8 +92,8 @@ constexpr size_t block_bytes(Source source) {
 // A tensor as a checkpoint stores it. The caller has checked that the pointers hold what the sizes
 // say. `scales`, `zeros` and `bits` are read for kAffine only: element (row, group) is at
 // row * scale_stride + group, the stride 0 where all rows share their scales; kFp8E4m3 has float32
-// `scales` so, with one group. Affine codes are
-// stored with 2^(bits-1) added where `zeros` is null (symmetric).
+// `scales` so, with one group. Affine codes are stored with 2^(bits-1) added where `zeros` is null
+// (symmetric).
 struct StoredMatrix {
   Source source;
   int64_t rows;
