@@ -40,7 +40,7 @@ class KernelRecord(Record, frozen=True):
     bytes: int
     """Bytes of the weights as the kernel reads them."""
     note: str = ""
-    """A widening or other fallback, in words; empty where the format is run as stored."""
+    """What differs, in words; empty where the format is run as stored."""
     rejected: tuple[RejectedKernel, ...] = ()
     """Every other kernel for the layer's weights, and why it was not taken."""
 
