@@ -7,6 +7,7 @@ from fewbit.errors import KernelError, UsageError
 from fewbit.runtime import machine
 from fewbit.runtime.chooser import ISAS
 from fewbit.runtime.machine import ReadProbe, measure_integer_peaks, size_beyond_caches
+from fewbit.runtime.memory import Available
 
 CHUNK = 1 << 21
 
@@ -38,10 +39,14 @@ def test_what_cannot_be_measured_is_refused(size, threads):
 
 
 def test_a_buffer_beyond_the_caches_is_as_large_as_the_model_and_memory_allow(monkeypatch):
-    monkeypatch.setattr(machine, "_available_bytes", lambda: 100 << 30)
-    assert size_beyond_caches(5) == 3 << 29
-    assert size_beyond_caches(3 << 30) == 3 << 30
-    monkeypatch.setattr(machine, "_available_bytes", lambda: 1 << 30)
+    def plant(available):
+        monkeypatch.setattr(machine, "available_memory", lambda: Available(available, "planted"))
+
+    for much in (100 << 30, None):
+        plant(much)
+        assert size_beyond_caches(5) == 3 << 29
+        assert size_beyond_caches(3 << 30) == 3 << 30
+    plant(1 << 30)
     assert size_beyond_caches(3 << 30) == 1 << 29
 
 
@@ -59,11 +64,3 @@ def test_an_instruction_set_that_is_not_here_is_refused():
             measure_integer_peaks(1, isa)
     with pytest.raises(UsageError, match="0 threads"):
         measure_integer_peaks(0)
-
-
-def test_system_files_that_are_absent_or_odd_count_nothing(tmp_path):
-    assert machine._kilobytes(tmp_path / "absent", "MemAvailable") == 0
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal: 7 kB\nMemAvailable:   12 kB\n")
-    assert machine._kilobytes(file, "MemAvailable") == 12 << 10
-    assert machine._kilobytes(file, "AnonHugePages") == 0

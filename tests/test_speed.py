@@ -11,6 +11,7 @@ from tiny_text import write_text_files
 from fewbit.cli.app import run
 from fewbit.errors import UsageError
 from fewbit.evaluate.speed import SpeedSettings, measure_speed
+from fewbit.program import CacheType
 from fewbit.records.base import from_json, to_json
 from fewbit.records.speed import SpeedReport
 from fewbit.report.speed import print_speed
@@ -86,6 +87,22 @@ def test_the_command_prints_a_table_and_writes_the_record(model, tmp_path, capsy
     assert record["conditions"]["threads"] == 1
 
 
+def test_the_conditions_name_the_cache_that_ran(model):
+    report = measure_speed(
+        model,
+        SpeedSettings(
+            prompt=5,
+            tokens=3,
+            concurrency=(1,),
+            threads=1,
+            buffer_bytes=1 << 21,
+            cache_type=CacheType.BF16,
+            rotate_keys=True,
+        ),
+    )
+    assert (report.conditions.kv, report.conditions.rotated_keys) == ("bf16", True)
+
+
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
@@ -93,6 +110,7 @@ def test_the_command_prints_a_table_and_writes_the_record(model, tmp_path, capsy
         (["--concurrency", "0"], "at least 1"),
         (["--tokens", "1"], "tokens is 1"),
         (["--prompt", "600"], "context is 729"),
+        (["--threads", "0"], "threads is 0"),
     ],
 )
 def test_what_cannot_be_measured_is_a_sentence(model, capsys, options, cause):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from fewbit.cli.activations import ActivationsOption, rounding
+from fewbit.cli.cache import KvOption, RotateOption, cache_type
 from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
 
@@ -19,8 +20,8 @@ def bench(  # noqa: PLR0913
     tokens: int = 128,
     concurrency: str = "1,4,16",
     activations: ActivationsOption = None,
-    kv: Literal["f16", "bf16", "int8", "int4"] = "f16",
-    rotate_keys: Annotated[bool, Parameter(negative="")] = False,
+    kv: KvOption = "f16",
+    rotate_keys: RotateOption = False,
     threads: int | None = None,
     keep_packed: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = None,
@@ -46,7 +47,6 @@ def bench(  # noqa: PLR0913
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
     from fewbit.evaluate.speed import SpeedSettings, measure_speed
-    from fewbit.program import CacheType
     from fewbit.report.speed import print_speed
 
     settings = SpeedSettings(
@@ -55,7 +55,7 @@ def bench(  # noqa: PLR0913
         concurrency=_counts(concurrency),
         threads=threads,
         activations=rounding(activations),
-        cache_type=CacheType(kv),
+        cache_type=cache_type(kv),
         rotate_keys=rotate_keys,
         keep_packed=keep_packed,
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.activations import ActivationsOption, rounding
-from fewbit.cli.cache import KvOption, RotateOption
+from fewbit.cli.cache import KvOption, RotateOption, cache_type
 from fewbit.cli.output import HtmlOption, JsonOption
 
 
@@ -57,7 +57,6 @@ def eval(  # noqa: PLR0913
     """
     from fewbit.atomic import write_bytes
     from fewbit.calibrate.text import evaluation_text
-    from fewbit.cli.cache import cache_type
     from fewbit.cli.output import deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate

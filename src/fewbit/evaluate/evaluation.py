@@ -55,8 +55,9 @@ class EvaluationSettings:
     """How the inputs of the candidate's layers with integer weights are rounded; None for what the
     candidate says itself, as the source always does."""
     strict: bool = False
-    keep_packed: bool = False
     """Refuse models of which some matrix would not be run as it is stored."""
+    keep_packed: bool = False
+    """Keep both models' packed weights in files beside them, for a faster start the next time."""
     kv: CacheType = CacheType.F16
     """How the candidate's keys and values are stored; the source's stay f16."""
     rotate_keys: bool = False

@@ -83,13 +83,14 @@ def measure_speed(
     """Load a model and measure it.
 
     Raises:
-        UsageError: prompt and tokens exceed the context that the model was made for.
+        UsageError: prompt and tokens exceed the context that the model was made for, or threads
+            below 1.
         BadFileError, MissingError, UnsupportedError, KernelError: as `load_model`.
     """
     threads = settings.threads or available_cores()
     most = max(settings.concurrency)
     run_settings = RunSettings(
-        threads=threads,
+        threads=settings.threads,
         context=settings.prompt + 1 + settings.tokens,
         sequences=most,
         activations=settings.activations,
@@ -114,7 +115,13 @@ def measure_speed(
     return SpeedReport(
         model=model_facts(loaded.runner.source),
         kernels=loaded.runner.kernels,
-        conditions=conditions(loaded.runner.kernels, threads, "native"),
+        conditions=conditions(
+            loaded.runner.kernels,
+            threads,
+            "native",
+            kv=settings.cache_type.value,
+            rotated_keys=settings.rotate_keys,
+        ),
         cache_type=settings.cache_type.value,
         rotated_keys=settings.rotate_keys,
         prompt=settings.prompt,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fewbit.records.figures import size
-from fewbit.records.loading import LoadRecord, MemoryPlan
+from fewbit.records.loading import LoadRecord
 
 
 def describe_loading(record: LoadRecord) -> Iterator[str]:
@@ -15,12 +14,3 @@ def describe_loading(record: LoadRecord) -> Iterator[str]:
     yield from record.notes
     if record.kept:
         yield f"weights: packed and kept in {record.kept} in {record.seconds:.2f} s"
-
-
-def describe_memory(plan: MemoryPlan) -> str:
-    """Return the parts of a plan and what there is, in a line."""
-    left = "unknown" if plan.available is None else size(plan.available)
-    return (
-        f"{size(plan.needed)}: weights {size(plan.weights)}, keys and values {size(plan.store)} "
-        f"(reserved, taken page by page), workspace {size(plan.workspace)}; available: {left}"
-    )

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.formats.floats import decode_bf16, encode_bf16
 from fewbit.program import KV_GROUP, Attention, CacheType, Program
 from fewbit.runtime.step import PAGE
 
@@ -43,7 +44,7 @@ def rounded_rows(x: Floats, cache_type: CacheType) -> Floats:
             with np.errstate(over="ignore"):
                 return x.astype(np.float16).astype(np.float32)
         case CacheType.BF16:
-            return _rounded_to_bf16(x)
+            return decode_bf16(encode_bf16(x))
         case CacheType.INT8 | CacheType.INT4:
             codes, scales = kv_codes(x, cache_type)
             return codes.astype(np.float32) * np.repeat(scales, KV_GROUP, axis=-1)
@@ -86,9 +87,3 @@ def _quotients(runs: Floats, scales: Floats) -> Floats:
         quotients = np.where(scales[..., None] != 0, runs / scales[..., None], np.float32(0))
     whole: Floats = np.rint(quotients)
     return whole
-
-
-def _rounded_to_bf16(x: Floats) -> Floats:
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    nearest = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return (nearest & np.uint32(0xFFFF0000)).view(np.float32)

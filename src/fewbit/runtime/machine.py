@@ -11,6 +11,7 @@ from pathlib import Path
 from fewbit._native import ReadBuffer, integer_peak
 from fewbit.errors import UsageError
 from fewbit.runtime.chooser import ISAS, choose_isa
+from fewbit.runtime.memory import available_memory
 
 LEAST_BYTES = 3 << 29
 """Of a buffer whose reading measures memory (1.5 GiB): several times the largest caches."""
@@ -74,9 +75,11 @@ class ReadProbe:
 def size_beyond_caches(model_bytes: int) -> int:
     """Return how large a buffer must be so that reading it measures memory.
 
-    1.5 GiB or the model's size, whichever is more; at most half of the memory that is available.
+    1.5 GiB or the model's size, whichever is more; at most half of the memory that this process
+    may still take.
     """
-    return min(max(LEAST_BYTES, model_bytes), _available_bytes() // 2)
+    wanted, available = max(LEAST_BYTES, model_bytes), available_memory().bytes
+    return wanted if available is None else min(wanted, available // 2)
 
 
 def measure_integer_peaks(threads: int, isa: str | None = None) -> tuple[IntegerPeak, ...]:
@@ -98,20 +101,11 @@ def measure_integer_peaks(threads: int, isa: str | None = None) -> tuple[Integer
         raise UsageError(f"{threads} threads cannot be measured ({error}).") from error
 
 
-def _available_bytes() -> int:
-    """Return the memory that can be taken without swapping, or much where nothing says so."""
-    return _kilobytes(Path("/proc/meminfo"), "MemAvailable") or LEAST_BYTES * 2
-
-
 def _huge_bytes() -> int:
-    return _kilobytes(Path("/proc/self/smaps_rollup"), "AnonHugePages")
-
-
-def _kilobytes(path: Path, name: str) -> int:
-    """Return the bytes of a line such as `MemAvailable:  1234 kB`; 0 where there is none."""
+    """Return how much of this process lies on huge pages; 0 where the system does not say."""
     try:
-        lines = path.read_text().splitlines()
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    found = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
-    return int(next(found, "0")) << 10
+    kilobytes = (line.split()[1] for line in lines if line.startswith("AnonHugePages:"))
+    return int(next(kilobytes, "0")) << 10

@@ -93,7 +93,7 @@ def read_packed(path: Path, plan: PackedPlan, threads: int) -> Matrices:
     if not file.populate():
         raise _damaged(path, "cannot be read to its end")
     sums = file.checksums([(place.offset, place.size) for place in plan.places], threads)
-    for place, met, expected in zip(plan.places, sums, header.checksums, strict=False):
+    for place, met, expected in zip(plan.places, sums, header.checksums, strict=True):
         if f"{met:016x}" != expected:
             raise _damaged(path, f"has other bytes for {place.slot} than were written")
     if not _on_huge_pages(file):

@@ -37,6 +37,7 @@ from fewbit.program import (
     Softcap,
 )
 from fewbit.records.kernels import Activations, KernelRecord
+from fewbit.runtime.chooser import rounding_of
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.step import PAGE, Span, StepInput
@@ -198,9 +199,6 @@ def linear(
     return out if bias is None else out + bias
 
 
-_ROUNDINGS = {Activations.INT8: "int8-g32", Activations.BF16: "bf16"}
-
-
 def choose_reference(
     slot: Slot, tensor: QuantTensor, activations: Activations = Activations.INT8
 ) -> KernelRecord:
@@ -220,7 +218,7 @@ def choose_reference(
         slot=slot,
         format=tensor.spec.name,
         kernel="reference",
-        activations="f32" if exact else _ROUNDINGS[activations],
+        activations="f32" if exact else rounding_of(activations),
         bytes=rows * columns * 4,
     )
 
