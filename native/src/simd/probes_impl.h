@@ -73,7 +73,7 @@ struct ProbesOf {
 
   // Asks as the weight kernels do, by way of the second cache: a limit must not read worse than
   // what it is the limit of.
-  static constexpr int kSecondAhead = 4096, kFirstAhead = 1024;
+  static constexpr int kSecondAhead = 4096, kFirstAhead = 2048;
   static int32_t read(const uint8_t* p, int64_t n) {
     typename S::I32 sums[4] = {S::zero_i32(), S::zero_i32(), S::zero_i32(), S::zero_i32()};
     for (const uint8_t* end = p + n; p != end; p += 256) {
