@@ -200,7 +200,7 @@ PackedMatrix random_matrix(Codes codes, Scaling scaling, Bytes& memory) {
 // Whether there is a kernel for the pair.
 bool is_read(Codes codes, Scaling scaling) {
   const PackedMatrix w{codes, scaling, 0, 0, 0, 0, nullptr};
-  if (scaling == Scaling::kNone) return codes >= Codes::kF32 && codes <= Codes::kBf16;
+  if (scaling == Scaling::kNone) return codes >= Codes::kF32 && codes <= Codes::kF8E4m3;
   return with_integer_format(w, []<Codes, Scaling>() {});
 }
 
