@@ -51,7 +51,7 @@ class Vocabulary:
     @cached_property
     def _unusual(self) -> list[int]:
         """The ids of the few tokens that are not normal ones."""
-        return [token for token, kind in enumerate(self.types) if kind != 1]
+        return [token for token, kind in enumerate(self.types) if kind != TokenType.NORMAL]
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
