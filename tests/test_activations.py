@@ -106,6 +106,8 @@ def test_the_kernel_record_names_the_path(artefact):
     assert kernels["layers.1.q.weight"].kernel == "w4.sym.g32/a8.g32/portable"
     reasons = {r.kernel: r.reason for r in kernels["layers.0.q.weight"].rejected}
     assert reasons["w4.sym.g32/a8.g32/portable"] == "activations in bf16 were asked for"
+    reasons = {r.kernel: r.reason for r in kernels["layers.1.q.weight"].rejected}
+    assert reasons["w4.sym.g32/abf16/portable"] == "activations in int8-g32 are the default"
 
 
 def test_weight_only_recipes_are_built_in(source, tmp_path):

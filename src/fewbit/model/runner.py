@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbit.errors import KernelError, NumericalError, RequestError, UsageError
+from fewbit.formats.spec import QuantTensor
 from fewbit.model.binding import Choose, bind
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
@@ -289,9 +290,13 @@ def _chooser(source: ModelSource, settings: RunSettings) -> Choose:
     if settings.executor == "reference":
         return lambda slot, tensor: choose_reference(slot, tensor, activations(slot))
     wanted = demand(settings.isa, settings.kernel, settings.activations)
-    return lambda slot, tensor: choose(
-        slot, tensor, replace(wanted, activations=rounding_of(activations(slot)))
-    )
+
+    def native(slot: Slot, tensor: QuantTensor) -> KernelRecord:
+        if activations(slot) is Activations.INT8:  # the chooser's default, unless it is asked for
+            return choose(slot, tensor, wanted)
+        return choose(slot, tensor, replace(wanted, activations=rounding_of(activations(slot))))
+
+    return native
 
 
 def _require_used(kernel: str, chosen: Collection[KernelRecord]) -> None:
