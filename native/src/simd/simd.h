@@ -36,6 +36,7 @@
 //   lookup16(t, i)       byte i of t's own quarter, for each index i < 16
 //   dot4(acc, u, s)      acc + the 4 products of unsigned u and signed s in each lane, exact
 //   dot4_u7(acc, u, s)   the same where every u is at most 127: cheaper on AVX2
+//   dot4_at(acc, u, p)   dot4 with the 4 bytes at p in every lane; where one instruction does it
 //   reduce_add           by the tree lane i + lane i+8, then i+4, i+2, i+1
 //   reduce_max           of values without NaN
 //   prefetch(p)          into the nearest cache; any address is allowed
