@@ -74,8 +74,11 @@ def load_model(path: Path, settings: RunSettings) -> LoadedModel:
     source = open_model(path)
     # The tokenizers library keeps the interpreter's lock, mapping and packing weights let go of it.
     with ThreadPoolExecutor(1) as beside:
-        runner = beside.submit(runner_of, source, settings)
+        loading = beside.submit(runner_of, source, settings)
         tokenizer = tokenizer_of(source)
+        # Waited for here and not where the pool is left: Ctrl-C there makes CPython 3.11 and 3.12
+        # take the thread for ended, and abort when the interpreter ends while it still packs.
+        runner = loading.result()
     template = chat_template_of(source)
     chat = None if template is None else ChatTemplate(template, tokenizer.special_texts)
-    return LoadedModel(runner.result(), tokenizer, chat)
+    return LoadedModel(runner, tokenizer, chat)
