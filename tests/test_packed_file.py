@@ -1,6 +1,7 @@
 """A file of packed weights: used where it is sound and belongs here, and never trusted."""
 
 import json
+import os
 import random
 import shutil
 
@@ -157,8 +158,16 @@ def test_a_folder_in_its_place_is_told(copy):
     packed_path(copy).mkdir()
     record, _ = run(copy, KEEP)
     assert len(record.notes) == 2
-    assert "cannot be read" in record.notes[0]
+    assert "is no regular file" in record.notes[0]
     assert "not kept" in record.notes[1]
+
+
+def test_a_pipe_in_its_place_is_told_and_not_waited_for(copy):
+    path = packed_path(copy)
+    path.unlink()
+    os.mkfifo(path)
+    assert "is no regular file" in run(copy, KEEP)[0].notes[0]
+    assert path.is_file()
 
 
 def test_a_model_written_anew_makes_the_file_stale(copy, kept):

@@ -143,6 +143,8 @@ def _whole_pages(*sources: Iterator[bytes] | list[bytes]) -> Iterator[bytes]:
 
 
 def _mapped(path: Path) -> PackedFile:
+    if not path.is_file():  # opening a pipe would wait for who writes to it
+        raise _damaged(path, "is no regular file")
     try:
         return PackedFile(str(path))
     except OSError as error:
