@@ -121,3 +121,12 @@ def test_what_cannot_be_measured_is_a_sentence(model, capsys, options, cause):
 def test_two_tokens_are_the_least():
     with pytest.raises(UsageError, match="a gap needs at least 2"):
         SpeedSettings(tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"threads": 0}, "threads is 0"), ({"concurrency": (1, 513)}, "at most 512 requests at once")],
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_loaded(wrong, words):
+    with pytest.raises(UsageError, match=words):
+        SpeedSettings(**wrong)

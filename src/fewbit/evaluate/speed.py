@@ -55,7 +55,8 @@ class SpeedSettings:
     """What is measured.
 
     Raises:
-        UsageError: a count below 1, or fewer than two tokens, which have no gap between them.
+        UsageError: a count below 1, more requests at once than the engine's steps have rows, or
+            fewer than two tokens, which have no gap between them.
     """
 
     prompt: int = 512
@@ -73,6 +74,13 @@ class SpeedSettings:
     def __post_init__(self) -> None:
         if not self.concurrency or min(self.prompt, *self.concurrency) < 1:
             raise UsageError("prompt and concurrency must be at least 1.")
+        if max(self.concurrency) > Limits.rows:
+            raise UsageError(
+                f"concurrency is {max(self.concurrency)}; the engine serves at most {Limits.rows} "
+                "requests at once."
+            )
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"threads is {self.threads}; it must be at least 1.")
         if self.tokens < 2:
             raise UsageError(f"tokens is {self.tokens}; a gap needs at least 2.")
 
