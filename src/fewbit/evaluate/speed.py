@@ -79,8 +79,6 @@ class SpeedSettings:
                 f"concurrency is {max(self.concurrency)}; the engine serves at most {Limits.rows} "
                 "requests at once."
             )
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"threads is {self.threads}; it must be at least 1.")
         if self.tokens < 2:
             raise UsageError(f"tokens is {self.tokens}; a gap needs at least 2.")
 
