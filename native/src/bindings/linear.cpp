@@ -236,8 +236,8 @@ std::tuple<Codes8, NewMatrix, NewMatrix, Sums> quantize_activations(const Matrix
       std::copy_n(a.q + kGroup * slot, kGroup, codes.data() + kGroup * at);
       scales.data()[at] = a.scales[slot];
       weighted.data()[at] = a.weighted[slot];
-      sums.data()[2 * at] = a.centre16[2 * slot] / -8;
-      sums.data()[2 * at + 1] = a.centre16[2 * slot + 1] / -8;
+      sums.data()[2 * at] = a.centre16[2 * slot] / -32;
+      sums.data()[2 * at + 1] = a.centre16[2 * slot + 1] / -32;
     }
   }
   return {codes, scales, weighted, sums};

@@ -261,13 +261,14 @@ struct RunInputs {
   }
 };
 
-// -c sum from -8 sum, for the middle c of the codes.
-template <class S, Codes C>
-FEWBIT_INLINE typename S::I32 centred(int32_t minus_eight_sums) {
-  constexpr int kShift = bits_of(C) - 4;
-  const typename S::I32 a = S::set1(minus_eight_sums);
+// -c sum for the middle c of the codes, from what codes of `kBits` bits take.
+template <class S, Codes C, int kBits>
+FEWBIT_INLINE typename S::I32 centred(int32_t centre) {
+  constexpr int kShift = bits_of(C) - kBits;
+  const typename S::I32 a = S::set1(centre);
   if constexpr (kShift < 0) return S::template shift_right<-kShift>(a);
-  if constexpr (kShift >= 0) return S::template shift_left<kShift>(a);
+  if constexpr (kShift == 0) return a;
+  if constexpr (kShift > 0) return S::template shift_left<kShift>(a);
 }
 
 // What the zero point adds to the dot of row r: -z * sum(q); of one half where a run has halves.
@@ -280,9 +281,9 @@ FEWBIT_INLINE typename S::I32 start_dot(const RunInputs& in, const RunScales<S, 
     // |8 sum| <= 8 * 32 * 127 fits the signed low half; z has no high half.
     return S::template shift_right<3>(S::madd16(s.zero, S::set1(in.centre[r])));
   } else if constexpr (has_halves(K)) {
-    return centred<S, C>(in.centre16[2 * r + half]);
+    return centred<S, C, 6>(in.centre16[2 * r + half]);
   } else {
-    return centred<S, C>(in.centre[r]);
+    return centred<S, C, 4>(in.centre[r]);
   }
 }
 
@@ -312,7 +313,7 @@ FEWBIT_INLINE typename S::F32 add_part(typename S::F32 acc, typename S::I32 dot,
   if constexpr (K == Scaling::kTwoLevel16) {
     // -weighted: (-m) weighted and m (-weighted) are the same.
     const typename S::I32 minus_sum =
-        S::template shift_right<3>(S::set1(in.centre16[2 * r + half]));
+        S::template shift_right<5>(S::set1(in.centre16[2 * r + half]));
     acc = S::fma(s.minimum[half], S::mul(S::convert(minus_sum), scale_a), acc);
   } else if constexpr (has_minimum(K)) {
     acc = S::fma(s.minimum[half], S::set1(in.weighted[r]), acc);

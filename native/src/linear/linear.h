@@ -75,7 +75,7 @@ struct Activations {
   float* scales;      // [slots]
   float* weighted;    // [slots] round(sum of q * scale): what a minimum of 1 adds
   int32_t* centre;    // [slots] -8 * sum of q: what 4-bit codes centred on 8 add to a dot
-  int32_t* centre16;  // [slots][2] the same of each half of the run
+  int32_t* centre16;  // [slots][2] -32 * sum of each half: the same for 6-bit codes
 
   int64_t runs() const { return columns / kGroup; }
   int64_t slot(int64_t row, int64_t run) const {

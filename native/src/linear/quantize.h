@@ -52,8 +52,8 @@ FEWBIT_INLINE void store_sums(const Activations& a, int64_t slot, float scale, i
   a.scales[slot] = scale;
   a.weighted[slot] = static_cast<float>(first + second) * scale;
   a.centre[slot] = -8 * (first + second);
-  a.centre16[2 * slot] = -8 * first;
-  a.centre16[2 * slot + 1] = -8 * second;
+  a.centre16[2 * slot] = -32 * first;
+  a.centre16[2 * slot + 1] = -32 * second;
 }
 
 // Two runs at once, at x and y, into the two slots; the second is skipped where `runs` is 1.

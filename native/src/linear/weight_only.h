@@ -52,8 +52,9 @@ struct alignas(kVector) FloatTile {
 
 // An input that is 1 at place b of its quad, and what kernels.h wants to know of a run of it.
 inline constexpr uint8_t kOne[4][4] = {{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}};
-inline constexpr int32_t kCentreOfOne[2] = {-8, -8};
-inline constexpr RunInputs kOneInput{nullptr, nullptr, nullptr, kCentreOfOne, kCentreOfOne, 0};
+inline constexpr int32_t kCentreOfOne[1] = {-8};
+inline constexpr int32_t kCentre16OfOne[2] = {-32, -32};
+inline constexpr RunInputs kOneInput{nullptr, nullptr, nullptr, kCentreOfOne, kCentre16OfOne, 0};
 
 template <class S, Codes C, int V>
 FEWBIT_INLINE void unpack_quads(const uint8_t* codes, typename S::I32 first, typename S::I32 second,
