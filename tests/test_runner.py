@@ -73,6 +73,7 @@ def test_the_context_is_the_models_own_unless_asked(folder):
         ({"executor": "gpu"}, "native, reference"),
         ({"threads": 0}, "threads is 0"),
         ({"executor": "reference", "kernel": "f32/f32/avx2"}, "which has none"),
+        ({"executor": "reference", "isa": "avx2"}, "which has none"),
     ],
 )
 def test_settings_are_checked(settings, text):

@@ -187,11 +187,13 @@ class RunSettings:
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise UsageError(f"executor is '{self.executor}'; choose from {', '.join(EXECUTORS)}.")
-        if self.kernel is not None and self.executor != "native":
-            raise UsageError(
-                f"kernel is '{self.kernel}' with the executor '{self.executor}', which has none; "
-                "leave one of them out."
-            )
+        for name in ("isa", "kernel"):
+            forced = getattr(self, name)
+            if forced is not None and self.executor != "native":
+                raise UsageError(
+                    f"{name} is '{forced}' with the executor '{self.executor}', which has none; "
+                    "leave one of them out."
+                )
         for name in ("threads", "context", "sequences"):
             value = getattr(self, name)
             if value is not None and value < 1:
