@@ -53,8 +53,8 @@ done
 # A request for more memory than there is must fail as without a sanitizer.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1
-# The tokenizers' own threads are compiled without a sanitizer, which then sees races in them.
-export TOKENIZERS_PARALLELISM=false
+# Other libraries' threads are compiled without a sanitizer, which then sees races in them.
+export TOKENIZERS_PARALLELISM=false OPENBLAS_NUM_THREADS=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
 run() {
