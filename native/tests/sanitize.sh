@@ -55,7 +55,8 @@ export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1
 # Other libraries' threads are compiled without a sanitizer, which then sees races in them.
 export TOKENIZERS_PARALLELISM=false OPENBLAS_NUM_THREADS=1
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+# A test starts threads in the child of a fork.
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 
 run() {
   LD_PRELOAD=$preload ${before[@]+"${before[@]}"} "$place/bin/python" "$@"
