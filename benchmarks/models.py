@@ -15,9 +15,7 @@ from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.formats.registry import BLOCK_FORMATS, decode, encode, encoded_bytes
 from fewbit.formats.spec import BlockSpec, QuantTensor
-
-_FILE_TYPES = {"q8_0": 7, "bf16": 32}
-"""`general.file_type` of llama.cpp."""
+from fewbit.quantize.writing import GGUF_FILE_TYPES
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def rewrite(source: Path, out: Path, form: str) -> None:
 
         facts = checkpoint.facts
         assert isinstance(facts, GgufFacts)
-        file_type = {"general.file_type": (ValueType.UINT32, _FILE_TYPES[form])}
+        file_type = {"general.file_type": (ValueType.UINT32, GGUF_FILE_TYPES[form])}
         write_gguf(out, overlay(facts, file_type), list(infos.values()), read)
 
 

@@ -37,7 +37,7 @@ from fewbit.records.recipe import Recipe
 Progress = Callable[[PlannedTensor], None]
 """Called when a tensor is done."""
 
-_GGUF_FILE_TYPES = {
+GGUF_FILE_TYPES = {
     **{"f32": 0, "f16": 1, "bf16": 32, "mxfp4": 38, "iq4_nl": 25, "iq4_xs": 30},
     **{"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7},
     **{"q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16, "q6_k": 18},
@@ -245,7 +245,7 @@ def _file_type(planned: QuantizationPlan) -> int:
     weights: Counter[str] = Counter()
     for tensor in planned.tensors:
         weights[tensor.format.name] += tensor.weights
-    return _GGUF_FILE_TYPES.get(weights.most_common(1)[0][0], _GUESSED)
+    return GGUF_FILE_TYPES.get(weights.most_common(1)[0][0], _GUESSED)
 
 
 def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> SourceFacts:
