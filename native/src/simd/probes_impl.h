@@ -3,6 +3,7 @@
 
 #include "simd/math.h"
 #include "simd/probes.h"
+#include "simd/stream.h"
 
 namespace fewbit {
 
@@ -73,14 +74,12 @@ struct ProbesOf {
 
   // Asks as the weight kernels do, by way of the second cache: a limit must not read worse than
   // what it is the limit of.
-  static constexpr int kSecondAhead = 4096, kFirstAhead = 2048;
   static int32_t read(const uint8_t* p, int64_t n) {
     typename S::I32 sums[4] = {S::zero_i32(), S::zero_i32(), S::zero_i32(), S::zero_i32()};
     for (const uint8_t* end = p + n; p != end; p += 256) {
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
-        S::prefetch_stream(p + kSecondAhead + 64 * i);
-        S::prefetch(p + kFirstAhead + 64 * i);
+        prefetch_weights<S>(p + 64 * i);
         sums[i] = S::add(sums[i], S::load(reinterpret_cast<const int32_t*>(p + 64 * i)));
       }
     }
