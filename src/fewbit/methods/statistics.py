@@ -1,0 +1,92 @@
+"""What calibration knows about the inputs of a linear layer, for solvers and transforms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import NumericalError
+
+
+@dataclass(frozen=True, eq=False)
+class InputStatistics:
+    """Sums over `count` rows x of a layer's input; what masks exclude is not among them.
+
+    Sums, not means, so that statistics of two sets of rows add up whatever their sizes.
+    """
+
+    count: int
+    """Rows, that is tokens."""
+    squares: NDArray[np.float64]
+    """Sum of x^2, float64 [inputs]."""
+    largest: NDArray[np.float32]
+    """Largest |x|, float32 [inputs]."""
+    absolute: NDArray[np.float64]
+    """Sum of |x|, float64 [inputs]."""
+    gram: NDArray[np.float32] | None = None
+    """Sum of the outer products x x^T, float32 [inputs, inputs], both triangles; None where no
+    method needs it."""
+
+    def __post_init__(self) -> None:
+        inputs = self.squares.shape
+        assert len(inputs) == 1
+        assert self.largest.shape == inputs
+        assert self.absolute.shape == inputs
+        assert self.gram is None or self.gram.shape == inputs * 2
+
+    @property
+    def inputs(self) -> int:
+        """The width of the layer's input."""
+        return int(self.squares.shape[0])
+
+    def scaled(self, factors: NDArray[np.floating]) -> InputStatistics:
+        """Return the statistics of x / factors.
+
+        Args:
+            factors: [inputs], finite, none of them 0; where x is divided, the weight's columns are
+                multiplied, so that the layer computes what it did.
+        """
+        inverse = 1.0 / factors.astype(np.float64)
+        size = np.abs(inverse)
+        single = inverse.astype(np.float32)
+        return InputStatistics(
+            count=self.count,
+            squares=self.squares * inverse**2,
+            largest=(self.largest * size).astype(np.float32),
+            absolute=self.absolute * size,
+            gram=None if self.gram is None else self.gram * single[:, None] * single[None, :],
+        )
+
+    def plus(self, other: InputStatistics) -> InputStatistics:
+        """Return the statistics of both sets of rows; the Gram matrix only where both have one."""
+        both = self.gram is not None and other.gram is not None
+        return InputStatistics(
+            count=self.count + other.count,
+            squares=self.squares + other.squares,
+            largest=np.maximum(self.largest, other.largest),
+            absolute=self.absolute + other.absolute,
+            gram=self.gram + other.gram if both else None,  # type: ignore[operator]
+        )
+
+    def require_finite(self) -> None:
+        """Raise where a sum is not finite.
+
+        Raises:
+            NumericalError: names the sum and the input column.
+        """
+        for name, values in (
+            ("sum of squares", self.squares),
+            ("largest magnitude", self.largest),
+            ("sum of magnitudes", self.absolute),
+            ("Gram matrix's diagonal", None if self.gram is None else self.gram.diagonal()),
+            ("Gram matrix", None if self.gram is None else self.gram.sum(axis=1)),
+        ):
+            if values is not None and not np.isfinite(values).all():
+                column = int(np.argmin(np.isfinite(values)))
+                raise NumericalError(
+                    f"The {name} of the layer's inputs is {values[column]} at input {column}; "
+                    "a value that is not finite reached this layer during calibration, so find "
+                    "the first layer that has one, or choose a data-free method such as rtn or hqq."
+                )
