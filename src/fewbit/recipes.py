@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
-from fewbit.methods.solvers import SOLVERS
+from fewbit.methods import solvers
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
-METHODS = tuple(SOLVERS)
+METHODS = tuple(solvers.METHODS)
 
 _BITS = range(2, 9)
 _WHERE = ("g32", "g64", "g128", "row")

@@ -1,20 +1,66 @@
-"""The solvers by the name that recipes use."""
+"""The solvers by the name that recipes use, and what each has to know about a layer's inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.formats.spec import NumberFormat, QuantTensor
+from fewbit.formats.spec import NumberFormat
 from fewbit.methods.clip import search_range
 from fewbit.methods.rtn import round_to_nearest
+from fewbit.methods.solution import Solution
+from fewbit.methods.statistics import InputStatistics
 
-Solver: TypeAlias = Callable[[NDArray[np.float32], NumberFormat], QuantTensor]
-"""A weight, float32 [outputs, inputs], and a format -> the weight in that format."""
+Solver: TypeAlias = Callable[
+    [NDArray[np.float32], InputStatistics | None, NumberFormat],
+    Solution,
+]
+"""A weight, float32 [outputs, inputs], the statistics of its inputs, and a format -> the weight in
+that format. Rows do not depend on each other (unless the format makes them), so a solver gives the
+same codes for a piece of the rows."""
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType({"rtn": round_to_nearest, "mse": search_range})
+
+class Need(IntEnum):
+    """What a solver has to know about a layer's inputs; each includes the ones before."""
+
+    NOTHING = 0
+    """The weights alone: `statistics` may be None."""
+    DIAGONAL = 1
+    """`squares`, `largest` and `absolute`; an importance matrix will do."""
+    GRAM = 2
+    """`gram` too, so calibration text is run through the model."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A solver and its need."""
+
+    solve: Solver
+    needs: Need = Need.NOTHING
+
+
+def _nearest(
+    weight: NDArray[np.float32], statistics: InputStatistics | None, form: NumberFormat
+) -> Solution:
+    return Solution(round_to_nearest(weight, form))
+
+
+def _least_squares(
+    weight: NDArray[np.float32], statistics: InputStatistics | None, form: NumberFormat
+) -> Solution:
+    return Solution(search_range(weight, form))
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "rtn": Method(_nearest),
+        "mse": Method(_least_squares),
+    }
+)
 """`rtn`: round to nearest over the whole range; `mse`: over the range of least squared error."""

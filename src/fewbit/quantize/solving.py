@@ -14,21 +14,34 @@ from fewbit.errors import NumericalError
 from fewbit.formats.affine import require_finite
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
+from fewbit.methods.solution import Solution
 from fewbit.methods.solvers import Solver
+from fewbit.methods.statistics import InputStatistics
 
 _PIECE = 1 << 18
 """Elements decoded at once: a megabyte of float32 stays in a core's cache."""
 
+_PIECE_WITH_STATISTICS = 1 << 24
+"""Elements where a solver prepares statistics first: 64 MiB of float32, so that a vocabulary's
+table is not decoded whole, and the preparation (a Cholesky of the inputs) stays the smaller part."""
+
 
 @dataclass(frozen=True)
 class Solved:
-    """A tensor in its new format, and ||W - W'|| / ||W||."""
+    """A tensor in its new format, ||W - W'|| / ||W||, and the solver's remarks, each once."""
 
     tensor: QuantTensor
     relative_error: float
+    remarks: tuple[str, ...] = ()
 
 
-def solve(tensor: QuantTensor, form: NumberFormat, solver: Solver, name: str) -> Solved:
+def solve(
+    tensor: QuantTensor,
+    form: NumberFormat,
+    solver: Solver,
+    name: str,
+    statistics: InputStatistics | None = None,
+) -> Solved:
     """Encode a tensor in another format.
 
     Where rows do not depend on each other they are worked on in pieces, which changes no bit.
@@ -38,21 +51,27 @@ def solve(tensor: QuantTensor, form: NumberFormat, solver: Solver, name: str) ->
         form: the format to encode in.
         solver: how.
         name: what the tensor is called in an error.
+        statistics: of the matrix's inputs; larger pieces are taken with them, since a solver
+            prepares them anew for each.
 
     Raises:
         NumericalError: a value is not finite or beyond the format; the message locates it.
     """
     rows, columns = tensor.shape
-    step = _piece_rows(columns) if form.rows_independent else rows
-    pieces = []
+    piece = _PIECE if statistics is None else _PIECE_WITH_STATISTICS
+    step = _piece_rows(columns, piece) if form.rows_independent else rows
+    pieces: list[QuantTensor] = []
+    remarks: dict[str, None] = {}
     total = error = 0.0
     for start in range(0, rows, step):
         values = decode_rows(tensor, slice(start, start + step))
-        piece = _solve_piece(values, form, solver, name, start)
-        pieces.append(piece)
+        solution = _solve_piece(_Piece(values, start), form, solver, name, statistics)
+        pieces.append(solution.tensor)
+        remarks.update(dict.fromkeys(solution.remarks))
         total += _squares(values)
-        error += _squares(decode(piece) - values)
-    return Solved(_join(pieces), float(np.sqrt(error / total)) if total else 0.0)
+        error += _squares(decode(solution.tensor) - values)
+    relative = float(np.sqrt(error / total)) if total else 0.0
+    return Solved(_join(pieces), relative, tuple(remarks))
 
 
 def check_finite(tensor: QuantTensor, name: str) -> None:
@@ -65,7 +84,7 @@ def check_finite(tensor: QuantTensor, name: str) -> None:
     """
     if isinstance(tensor.spec, BlockSpec) and tensor.spec.name not in DECODABLE:
         return
-    step = _piece_rows(tensor.shape[1])
+    step = _piece_rows(tensor.shape[1], _PIECE)
     with _named(name):
         for start in range(0, tensor.shape[0], step):
             values = decode_rows(tensor, slice(start, start + step))
@@ -81,17 +100,30 @@ def digest(tensor: QuantTensor) -> str:
     return running.hexdigest()
 
 
-def _piece_rows(columns: int) -> int:
-    return max(1, _PIECE // columns)
+def _piece_rows(columns: int, elements: int) -> int:
+    return max(1, elements // columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some rows of a matrix, decoded, from row `start`."""
+
+    values: NDArray[np.float32]
+    start: int
 
 
 def _solve_piece(
-    values: NDArray[np.float32], form: NumberFormat, solver: Solver, name: str, start: int
-) -> QuantTensor:
+    piece: _Piece,
+    form: NumberFormat,
+    solver: Solver,
+    name: str,
+    statistics: InputStatistics | None,
+) -> Solution:
+    start = piece.start
     with _named(name):
-        require_finite(values, first_row=start)
+        require_finite(piece.values, first_row=start)
     with _named(f"{name}, in the piece that begins at row {start}" if start else name):
-        return solver(values, form)
+        return solver(piece.values, statistics, form)
 
 
 @contextlib.contextmanager

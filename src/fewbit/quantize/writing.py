@@ -20,7 +20,7 @@ from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, OutputError, UnsupportedError
 from fewbit.formats.registry import is_integer
 from fewbit.formats.spec import QuantTensor
-from fewbit.methods.solvers import SOLVERS
+from fewbit.methods.solvers import METHODS
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.facts import quantized_formats
@@ -138,7 +138,7 @@ class _Run:
             if tensor.slot:
                 check_finite(stored, tensor.source.name)
             return Solved(stored, 0.0)
-        solver = SOLVERS[self.planned.recipe.method]
+        solver = METHODS[self.planned.recipe.method].solve
         return solve(stored, tensor.format, solver, tensor.source.name)
 
     def _entry(self, tensor: PlannedTensor, solved: Solved) -> TensorEntry:
@@ -147,6 +147,7 @@ class _Run:
             bits_per_weight=8 * solved.tensor.nbytes / tensor.weights,
             bytes=solved.tensor.nbytes,
             relative_error=solved.relative_error,
+            remarks=solved.remarks,
             sha256=digest(solved.tensor),
         )
 

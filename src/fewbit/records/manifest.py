@@ -7,6 +7,7 @@ from typing import Literal
 
 from fewbit.errors import MissingError
 from fewbit.records.base import Record, from_json
+from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import Recipe
 
@@ -41,6 +42,8 @@ class TensorEntry(Record, frozen=True, kw_only=True):
     """Why the tensor was kept, left out, or took a fallback."""
     relative_error: float = 0.0
     """||W - W'|| / ||W||, Frobenius norms, W the source's decoded values; 0 for a zero W."""
+    remarks: tuple[str, ...] = ()
+    """What the solver had to do otherwise than its method says, such as raising the damping."""
     source_sha256: str
     sha256: str
     """Of codes, scales and zero points as stored, one after the other."""
@@ -76,6 +79,12 @@ class Manifest(Record, frozen=True, kw_only=True):
     source: SourceFacts
     container: Literal["fewbit", "gguf"]
     recipe: Recipe
+    calibration: CalibrationFacts | None = None
+    """None where no method needed it."""
+    inputs: Inputs | None = None
+    """Whose layers gave the statistics; None where none were taken."""
+    importance: ImportanceFacts | None = None
+    """The importance matrix that was read in place of statistics."""
     tensors: tuple[TensorEntry, ...]
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()

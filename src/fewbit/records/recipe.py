@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 from fewbit.records.base import Record
 from fewbit.records.kernels import Activations
@@ -18,6 +19,10 @@ class Role(Enum):
     HEAD = "head"
     """The output table; where input and output share one table, that one."""
 
+
+Tune = Literal["scales", "rounding", "weights"]
+"""What distillation changes: scales, offsets and norms; codes too, by relaxed rounding; or weights
+behind a straight-through grid."""
 
 KEEP = "keep"
 """The format of a rule that leaves its tensors as the source has them."""
@@ -44,5 +49,9 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     name: str
     method: str
-    """How codes are found, a key of `methods.solvers.SOLVERS`."""
+    """How codes are found, a key of `methods.solvers.METHODS`."""
     rules: tuple[Rule, ...]
+    transforms: tuple[str, ...] = ()
+    """Function-preserving transforms that come before solving, in order."""
+    tune: Tune | None = None
+    """What is tuned by distillation after solving."""
