@@ -22,8 +22,8 @@ _PIECE = 1 << 18
 """Elements decoded at once: a megabyte of float32 stays in a core's cache."""
 
 _PIECE_WITH_STATISTICS = 1 << 24
-"""Elements where a solver prepares statistics first: 64 MiB of float32, so that a vocabulary's
-table is not decoded whole, and the preparation (a Cholesky of the inputs) stays the smaller part."""
+"""Elements at once where a solver prepares statistics first: 64 MiB of float32. A vocabulary's table
+is not decoded whole then, and the preparation (a Cholesky of the inputs) is the smaller part."""
 
 
 @dataclass(frozen=True)
