@@ -52,6 +52,8 @@ InputRounding rounding_named(const std::string& name) {
                               "'; choose f32, int8-g32 or bf16.");
 }
 
+void add_given(Program& program, int out) { program.ops.push_back({out, GivenOp{}}); }
+
 void add_embed(Program& program, int out, const Shared& weight, float scale) {
   program.ops.push_back({out, EmbedOp{matrix_of(weight), scale}});
 }
@@ -116,6 +118,7 @@ void bind_program(nb::module_& module) {
       .def("__init__", &make_program, arg("layers"), arg("vocabulary"), arg("context"),
            arg("cache_type"))
       .def("buffer", &add_buffer, arg("width"), arg("tapped"))
+      .def("given", &add_given, arg("out"))
       .def("embed", &add_embed, arg("out"), arg("weight"), arg("scale"))
       .def("rope_table", &add_rope_table, arg("out"), arg("frequencies"), arg("factor"))
       .def("rms_norm", &add_rms_norm, arg("out"), arg("x"), arg("weight"), arg("width"), arg("eps"))
@@ -180,6 +183,39 @@ Rows2d run_step(Executor& executor, const Ints& tokens, const nb::list& spans, c
   return as_array(logits);
 }
 
+// Binds the arrays of [(buffer, float32 [rows, width]), ..]; `rows` is what each must have.
+template <class Array>
+void bind_rows(StepInput& step, const Program& program, const nb::list& list, int64_t rows) {
+  for (const nb::handle item : list) {
+    const auto fields = nb::cast<nb::tuple>(item);
+    const auto buffer = nb::cast<int>(fields[0]);
+    const auto array = nb::cast<Array>(fields[1]);
+    const bool known = buffer >= 0 && buffer < static_cast<int>(program.buffers.size());
+    if (!known || static_cast<int64_t>(array.shape(0)) != rows ||
+        static_cast<int64_t>(array.shape(1)) != program.buffers[buffer].width) {
+      throw std::invalid_argument("rows of another shape than buffer " + std::to_string(buffer) +
+                                  " has are bound to it.");
+    }
+    step.bound.push_back({buffer, const_cast<float*>(array.data())});
+  }
+}
+
+using ReadRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using WriteRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// Every row is wanted; the lists keep their arrays alive while the step runs.
+void run_segment(Executor& executor, const Ints& tokens, const nb::list& spans, const Ints& wanted,
+                 const nb::list& given, const nb::list& results) {
+  StepInput step;
+  std::vector<Ints> held;
+  read_step(step, held, tokens, spans, wanted);
+  bind_rows<ReadRows>(step, executor.program(), given, step.rows);
+  bind_rows<WriteRows>(step, executor.program(), results, step.rows);
+  if (step.wanted_count != step.rows) throw std::invalid_argument("every row must be wanted.");
+  nb::gil_scoped_release release;
+  executor.step(step);
+}
+
 Rows2d read_tap(const Executor& executor, int buffer) {
   Rows rows;
   {
@@ -220,6 +256,8 @@ void bind_executor(nb::module_& module) {
           },
           arg("program"), arg("pages"), arg("pool"), arg("isa"))
       .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"))
+      .def("run", &run_segment, arg("tokens"), arg("spans"), arg("wanted"), arg("given"),
+           arg("results"))
       .def("tap", &read_tap, arg("buffer"))
       .def_prop_ro("pages", &Executor::pages)
       .def_prop_ro("store_bytes", &Executor::store_bytes)

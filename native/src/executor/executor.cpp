@@ -34,7 +34,8 @@ Executor::Executor(Program program, int64_t pages, std::shared_ptr<ThreadPool> p
       weight_only_(weight_only_kernels(isa)),
       ops_(op_kernels(isa)),
       workspace_(plan_.workspace_bytes),
-      step_buffers_(plan_.values.size()) {
+      step_buffers_(plan_.values.size()),
+      step_rows_at_(plan_.values.size()) {
   const size_t floats = plan_.scratch_floats + attend_scratch_floats(widest_head(program_));
   for (int thread = 0; thread < pool_->size(); ++thread) {
     scratch_.emplace_back(floats * sizeof(float));
@@ -51,17 +52,41 @@ const std::vector<StageCut>& Executor::cuts(Domain domain, int64_t rows) {
   return cuts.stages;
 }
 
-void Executor::grow(int64_t rows, int64_t wanted) {
+void Executor::check_bound(const StepInput& step) const {
+  const auto is_bound = [&](int buffer) {
+    return std::any_of(step.bound.begin(), step.bound.end(),
+                       [&](const BoundRows& bound) { return bound.buffer == buffer; });
+  };
+  for (const BoundRows& bound : step.bound) {
+    const bool known =
+        bound.buffer >= 0 && bound.buffer < static_cast<int>(program_.buffers.size());
+    if (!known || plan_.values[bound.buffer].place != Place::kStep) {
+      throw std::invalid_argument("rows are bound to a buffer that is neither given nor tapped.");
+    }
+  }
+  for (const Op& op : program_.ops) {
+    if (std::holds_alternative<GivenOp>(op.what) && !is_bound(op.out)) {
+      throw std::invalid_argument("a buffer that must be given is not.");
+    }
+  }
+}
+
+void Executor::grow(const StepInput& step) {
   step_rows_ = {0, 0};  // where there is no memory for more
-  const std::array<int64_t, 2> step_rows{rows, wanted};
+  std::fill(step_rows_at_.begin(), step_rows_at_.end(), nullptr);
+  for (const BoundRows& bound : step.bound) step_rows_at_[bound.buffer] = bound.rows;
+  const std::array<int64_t, 2> step_rows{step.rows, step.wanted_count};
   for (size_t i = 0; i < plan_.values.size(); ++i) {
     const Value& value = plan_.values[i];
     if (value.place != Place::kStep) continue;
     const size_t bytes = sizeof(float) * step_rows[static_cast<int>(value.domain)] * value.width;
     std::shared_ptr<Bytes>& buffer = step_buffers_[i];
-    if (buffer && buffer->size() >= bytes) continue;
-    buffer.reset();  // before it is made anew: both at once may be too much
-    buffer = std::make_shared<Bytes>(bytes);
+    if (step_rows_at_[i] || !buffer || buffer->size() < bytes) {
+      buffer.reset();  // before it is made anew: both at once may be too much
+    }
+    if (step_rows_at_[i]) continue;
+    if (!buffer) buffer = std::make_shared<Bytes>(bytes);
+    step_rows_at_[i] = reinterpret_cast<float*>(buffer->data());
   }
   step_rows_ = step_rows;
 }
@@ -69,10 +94,11 @@ void Executor::grow(int64_t rows, int64_t wanted) {
 Rows Executor::step(const StepInput& step) {
   std::lock_guard<std::mutex> turn(turn_);
   check_step(step, program_, store_.pages());
-  grow(step.rows, step.wanted_count);
+  check_bound(step);
+  grow(step);
   StepRun run(*this, step);
   walk_.run(run);
-  return rows_of(program_.logits);
+  return program_.logits < 0 ? Rows{} : rows_of(program_.logits);
 }
 
 Rows Executor::tap(int buffer) const {
@@ -86,8 +112,12 @@ Rows Executor::rows_of(int buffer) const {
     throw std::invalid_argument("the buffer is not tapped.");
   }
   const std::shared_ptr<Bytes>& memory = step_buffers_[buffer];
-  return {memory ? reinterpret_cast<const float*>(memory->data()) : nullptr,
-          step_rows_[static_cast<int>(value.domain)], value.width, memory};
+  const int64_t rows = step_rows_[static_cast<int>(value.domain)];
+  if (!memory && rows > 0) {
+    throw std::invalid_argument("the step wrote the buffer to the caller's memory.");
+  }
+  return {memory ? reinterpret_cast<const float*>(memory->data()) : nullptr, rows, value.width,
+          memory};
 }
 
 }  // namespace fewbit

@@ -37,8 +37,10 @@ class Executor {
   Rows step(const StepInput& step);
 
   // A tapped buffer's rows in the last step: one a row, or one a wanted row behind SelectRows.
+  // Throws std::invalid_argument where the step wrote them to the caller's memory.
   Rows tap(int buffer) const;
 
+  const Program& program() const { return program_; }
   int64_t pages() const { return store_.pages(); }
   size_t store_bytes() const { return store_.bytes(); }
   size_t workspace_bytes() const { return workspace_.size(); }
@@ -52,7 +54,8 @@ class Executor {
     std::vector<StageCut> stages;
   };
   const std::vector<StageCut>& cuts(Domain domain, int64_t rows);
-  void grow(int64_t rows, int64_t wanted);
+  void check_bound(const StepInput& step) const;
+  void grow(const StepInput& step);
   Rows rows_of(int buffer) const;
 
   Program program_;
@@ -67,7 +70,8 @@ class Executor {
   std::vector<Bytes> scratch_;  // by thread
   // By value: those that hold all rows of a step; null until there was one.
   std::vector<std::shared_ptr<Bytes>> step_buffers_;
-  Bytes partials_;  // blocks of a row's attention that several units computed
+  std::vector<float*> step_rows_at_;  // by value: its bytes there, or the caller's
+  Bytes partials_;                    // blocks of a row's attention that several units computed
   std::array<std::array<Cuts, 2>, 2> cuts_;
   std::array<int64_t, 2> step_rows_{};  // by domain, of the last step
   mutable std::mutex turn_;

@@ -41,6 +41,13 @@ class Planner {
  private:
   // ---- ops to steps ----
 
+  void add(const Op& op, const GivenOp&) {
+    expect_unwritten(op.out);
+    Value& value = plan_.values[op.out];
+    value.made = true;
+    value.place = Place::kStep;
+  }
+
   void add(const Op& op, const EmbedOp& embed) {
     const int64_t width = embed.weight->columns;
     if (embed.weight->rows < program_.vocabulary) {
@@ -236,13 +243,17 @@ class Planner {
     return plan_.values[value];
   }
 
-  void expect_width(int out, int64_t width) const {
+  void expect_unwritten(int out) const {
     if (out < 0 || out >= static_cast<int>(program_.buffers.size())) {
       throw std::invalid_argument("an op writes a buffer that the program does not have.");
     }
     if (plan_.values[out].made) {
       throw std::invalid_argument("two ops write the same buffer.");
     }
+  }
+
+  void expect_width(int out, int64_t width) const {
+    expect_unwritten(out);
     if (plan_.values[out].width != width) {
       throw std::invalid_argument("an op's result is not as wide as its buffer.");
     }
@@ -324,8 +335,8 @@ class Planner {
 
   void check_logits() const {
     const int logits = program_.logits;
-    if (logits < 0 || made(logits).domain != Domain::kWanted ||
-        made(logits).width != program_.vocabulary) {
+    if (logits < 0) return;
+    if (made(logits).domain != Domain::kWanted || made(logits).width != program_.vocabulary) {
       throw std::invalid_argument(
           "the program's logits are not as wide as its vocabulary, one row a wanted row.");
     }

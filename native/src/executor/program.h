@@ -17,6 +17,9 @@ using Matrix = std::shared_ptr<const PackedMatrix>;
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };
 
+// The rows of a buffer that the caller hands in with each step.
+struct GivenOp {};
+
 struct EmbedOp {
   Matrix weight;
   float scale;
@@ -87,8 +90,8 @@ struct SoftcapOp {
 
 struct Op {
   int out;
-  std::variant<EmbedOp, RopeTableOp, RmsNormOp, LinearOp, RopeOp, HadamardOp, AttentionOp, GatedOp,
-               AddOp, SelectRowsOp, SoftcapOp>
+  std::variant<GivenOp, EmbedOp, RopeTableOp, RmsNormOp, LinearOp, RopeOp, HadamardOp, AttentionOp,
+               GatedOp, AddOp, SelectRowsOp, SoftcapOp>
       what;
 };
 
@@ -100,7 +103,7 @@ struct Buffer {
 struct Program {
   std::vector<Buffer> buffers;
   std::vector<Op> ops;
-  int logits = -1;
+  int logits = -1;  // of a segment, which has none
   int64_t layers = 0;
   int64_t vocabulary = 0;
   int64_t context = 0;

@@ -105,7 +105,7 @@ StepRun::View StepRun::view(int value, const Task& task) const {
     case Place::kStep:
       break;
   }
-  return {reinterpret_cast<float*>(executor_.step_buffers_[value]->data()), at.width, 0, 0};
+  return {executor_.step_rows_at_[value], at.width, 0, 0};
 }
 
 Activations StepRun::activations(int value, const Task& task) const {

@@ -7,7 +7,7 @@ into steps, wherever its pages lie, and on any number of threads and any instruc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import singledispatchmethod
 
 import numpy as np
@@ -26,6 +26,7 @@ from fewbit.program import (
     Hadamard,
     Linear,
     Op,
+    Program,
     RmsNorm,
     Rope,
     RopeTable,
@@ -90,7 +91,8 @@ class NativeExecutor:
         self._isa = choose_isa(isa)
         pool = threads if isinstance(threads, ThreadPool) else thread_pool(threads)
         try:
-            writer = _ProgramWriter(binding, taps, pool.size)
+            writer = ProgramWriter(binding, _outputs(binding.program, taps), pool.size)
+            writer.program.logits = writer.buffers[binding.program.logits]
         except MemoryError as error:
             raise UsageError(
                 "There is no memory for the model's weights; quantize the model to fewer bits, or "
@@ -107,7 +109,8 @@ class NativeExecutor:
             ) from error
         self.pool = pool
         """The threads of a step; between two steps they can do other work."""
-        self._taps = writer.taps
+        places = {(op.layer, op.site): op.out for op in binding.program.ops}
+        self._taps = {tap: writer.buffers[places[tap]] for tap in taps}
         self._matrices = writer.matrices
         self._context = binding.program.context
 
@@ -189,10 +192,31 @@ def _check_arrays(step: StepInput) -> None:
             )
 
 
-class _ProgramWriter:
-    """Writes a binding's Program as the native one, packing every slot on first use."""
+def _outputs(program: Program, taps: frozenset[Tap]) -> frozenset[Buffer]:
+    """Return the buffers that the tapped ops write."""
+    places = {(op.layer, op.site): op.out for op in program.ops}
+    unknown = sorted(taps - places.keys())
+    if unknown:
+        raise UsageError(
+            f"The program has no op at layer {unknown[0][0]}, site '{unknown[0][1]}' to tap."
+        )
+    return frozenset(places[tap] for tap in taps)
 
-    def __init__(self, binding: Binding, taps: frozenset[Tap], threads: int) -> None:
+
+class ProgramWriter:
+    """Writes a binding's Program as the native one, packing every slot on first use.
+
+    Rows of the buffers in `given` come from the caller with each step, so the Program needs no op
+    that writes them. Who runs a whole Program names the buffer of its logits.
+    """
+
+    def __init__(
+        self,
+        binding: Binding,
+        tapped: Collection[Buffer],
+        threads: int,
+        given: Collection[Buffer] = (),
+    ) -> None:
         program = binding.program
         self._binding = binding
         self._threads = threads
@@ -201,22 +225,15 @@ class _ProgramWriter:
         self.program = _native.Program(
             program.layers, program.vocabulary, program.context, program.cache_type.value
         )
-        places = {(op.layer, op.site): op.out for op in program.ops}
-        unknown = sorted(taps - places.keys())
-        if unknown:
-            raise UsageError(
-                f"The program has no op at layer {unknown[0][0]}, site '{unknown[0][1]}' to tap."
-            )
-        tapped = {places[tap] for tap in taps}
-        self._buffers: dict[Buffer, int] = {
+        self.buffers: dict[Buffer, int] = {
             name: self.program.buffer(width, name in tapped)
             for name, width in program.widths.items()
         }
-        self.taps = {tap: self._buffers[places[tap]] for tap in taps}
         self._pack_largest_first()
+        for name in given:
+            self.program.given(self.buffers[name])
         for op in program.ops:
-            self._write(op, self._buffers[op.out])
-        self.program.logits = self._buffers[program.logits]
+            self._write(op, self.buffers[op.out])
 
     def _pack_largest_first(self) -> None:
         """Pack while little is packed yet what needs the most room for its stored bytes."""
@@ -250,30 +267,30 @@ class _ProgramWriter:
     @_write.register
     def _(self, op: RmsNorm, out: int) -> None:
         weight = self._vector(op.weight) + np.float32(op.offset)
-        self.program.rms_norm(out, self._buffers[op.x], weight, op.width, op.eps)
+        self.program.rms_norm(out, self.buffers[op.x], weight, op.width, op.eps)
 
     @_write.register
     def _(self, op: Linear, out: int) -> None:
         bias = None if op.bias is None else self._vector(op.bias)
         activations = self._binding.kernels[op.weight].activations
         weight = self._matrix(op.weight)
-        self.program.linear(out, self._buffers[op.x], weight, bias, activations)
+        self.program.linear(out, self.buffers[op.x], weight, bias, activations)
 
     @_write.register
     def _(self, op: Rope, out: int) -> None:
-        self.program.rope(out, self._buffers[op.x], self._buffers[op.table], op.head_dim)
+        self.program.rope(out, self.buffers[op.x], self.buffers[op.table], op.head_dim)
 
     @_write.register
     def _(self, op: Hadamard, out: int) -> None:
-        self.program.hadamard(out, self._buffers[op.x], op.head_dim)
+        self.program.hadamard(out, self.buffers[op.x], op.head_dim)
 
     @_write.register
     def _(self, op: Attention, out: int) -> None:
         self.program.attention(
             out,
-            self._buffers[op.q],
-            self._buffers[op.k],
-            self._buffers[op.v],
+            self.buffers[op.q],
+            self.buffers[op.k],
+            self.buffers[op.v],
             layer=op.layer,
             heads=op.heads,
             kv_heads=op.kv_heads,
@@ -286,17 +303,17 @@ class _ProgramWriter:
     @_write.register
     def _(self, op: GatedActivation, out: int) -> None:
         self.program.gated_activation(
-            out, self._buffers[op.gate], self._buffers[op.up], op.activation.value
+            out, self.buffers[op.gate], self.buffers[op.up], op.activation.value
         )
 
     @_write.register
     def _(self, op: Add, out: int) -> None:
-        self.program.add(out, self._buffers[op.x], self._buffers[op.y])
+        self.program.add(out, self.buffers[op.x], self.buffers[op.y])
 
     @_write.register
     def _(self, op: SelectRows, out: int) -> None:
-        self.program.select_rows(out, self._buffers[op.x])
+        self.program.select_rows(out, self.buffers[op.x])
 
     @_write.register
     def _(self, op: Softcap, out: int) -> None:
-        self.program.softcap(out, self._buffers[op.x], op.cap)
+        self.program.softcap(out, self.buffers[op.x], op.cap)

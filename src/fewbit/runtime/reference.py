@@ -8,7 +8,7 @@ own arithmetic of what is computed here, and nothing more needs to be allowed fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import singledispatchmethod
 from typing import TypeAlias
 
@@ -248,22 +248,34 @@ class ReferenceExecutor:
         Raises:
             NumericalError: an op wrote a NaN or an infinity; the message names it.
         """
-        return self._run(step, keep=False)[self._binding.program.logits]
+        return self._run(step)[self._binding.program.logits]
 
     def trace(self, step: StepInput) -> Mapping[Buffer, Floats]:
         """Run a step and return every buffer of the Program, for comparison op by op."""
-        return self._run(step, keep=True)
+        return self.trace_ops(self._binding.program.ops, {}, step)
 
-    def _run(self, step: StepInput, *, keep: bool) -> dict[Buffer, Floats]:
+    def trace_ops(
+        self, ops: Iterable[Op], given: Mapping[Buffer, Floats], step: StepInput
+    ) -> Mapping[Buffer, Floats]:
+        """Run some ops of the Program on given buffers and return those with what the ops wrote.
+
+        Raises:
+            NumericalError: as `step` does.
+        """
+        buffers = dict(given)
+        for op in ops:
+            buffers[op.out] = _finite(self._op(op, buffers, step), op)
+        return buffers
+
+    def _run(self, step: StepInput) -> dict[Buffer, Floats]:
         program = self._binding.program
         last_use = {name: i for i, op in enumerate(program.ops) for name in program.inputs(op)}
         buffers: dict[Buffer, Floats] = {}
         for i, op in enumerate(program.ops):
             buffers[op.out] = _finite(self._op(op, buffers, step), op)
-            if not keep:
-                for name in program.inputs(op):
-                    if last_use[name] == i:
-                        buffers.pop(name, None)
+            for name in program.inputs(op):
+                if last_use[name] == i:
+                    buffers.pop(name, None)
         return buffers
 
     @singledispatchmethod
