@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     ACCEPT = 2
     CORRECT = 3
     BOOTSTRAP = 4
+    ROTATION = 5
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

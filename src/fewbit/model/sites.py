@@ -1,0 +1,152 @@
+"""Where a Program lets channels be rescaled or rotated without changing what it computes.
+
+Between two ops with nothing but products in between, a channel may be divided by a factor on one
+side and its consumers' columns multiplied by it on the other. A decoder layer has four such places:
+a norm's weight and the matrices that read it (twice), the rows of v and the columns of o (attention
+mixes values of one channel only), the rows of up and the columns of down (a gate multiplies each
+channel alone). They are found in the Program itself, so a family brings its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.program import (
+    OUTSIDE,
+    Attention,
+    Buffer,
+    GatedActivation,
+    Linear,
+    Op,
+    Program,
+    RmsNorm,
+    Slot,
+)
+
+
+class SiteKind(Enum):
+    """What produces the channels of a site."""
+
+    NORM = "norm"
+    """A norm's weight; the consumers are the matrices that read the norm's output."""
+    VALUES = "values"
+    """The rows of v; the consumer is o."""
+    UP = "up"
+    """The rows of up; the consumer is down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Channels that may be rescaled: x -> x / factors where produced, columns * factors after."""
+
+    kind: SiteKind
+    layer: int
+    buffer: Buffer
+    """What the consumers read, [rows, inputs]."""
+    producers: tuple[Slot, ...]
+    """The norm's weight; or the matrix whose rows, and the bias whose elements, are channels."""
+    consumers: tuple[Slot, ...]
+    """Matrices whose columns are the channels."""
+    width: int
+    """Number of channels, that is of factors."""
+    offset: float = 0.0
+    """What the norm adds to its weight (Gemma); 0 for other producers."""
+    run: int = 1
+    """Consecutive channels that are repeated together: a head's elements."""
+    share: int = 1
+    """How often each run is repeated in the consumers' input: query heads per value head."""
+
+    def spread(self, channels: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return [width] values for the channels as [width * share] for the consumers' inputs.
+
+        Query head h reads value head h // share, so each run is repeated at once.
+        """
+        runs = channels.reshape(-1, 1, self.run)
+        return np.broadcast_to(runs, (len(runs), self.share, self.run)).reshape(-1)
+
+    def gathered(self, inputs: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the repetitions of each channel among [..., width * share] inputs.
+
+        The shape is [..., share, width]; the order of runs is undone.
+        """
+        lead = inputs.shape[:-1]
+        runs = inputs.reshape(*lead, self.width // self.run, self.share, self.run)
+        return np.moveaxis(runs, -2, -3).reshape(*lead, self.share, self.width)
+
+
+def rescale_sites(program: Program) -> tuple[Site, ...]:
+    """Return every site inside the decoder layers, in the order of the Program.
+
+    A site is left out where a slot of it serves another op as well, or where something else than a
+    matrix reads the channels.
+    """
+    graph = _Graph(program)
+    found = (graph.site(op) for op in program.ops if op.layer != OUTSIDE)
+    return tuple(site for site in found if site is not None and graph.is_sound(site))
+
+
+class _Graph:
+    """Who writes a buffer, who reads it, and how many ops use a slot."""
+
+    def __init__(self, program: Program) -> None:
+        self._widths = program.widths
+        self._writer = {op.out: op for op in program.ops}
+        self._readers: dict[Buffer, list[Op]] = {op.out: [] for op in program.ops}
+        self._uses: Counter[Slot] = Counter()
+        for op in program.ops:
+            for buffer in program.inputs(op):
+                self._readers[buffer].append(op)
+            self._uses.update(_slots(op))
+
+    def site(self, op: Op) -> Site | None:
+        """Return the site whose consumers' input `op` writes, if it is an op that has one."""
+        match op:
+            case RmsNorm() if op.width == self._widths[op.out]:  # heads' norms precede rope
+                site = self._site(op, SiteKind.NORM, (op.weight,), op.width)
+                return replace(site, offset=op.offset)
+            case Attention():
+                site = self._site(op, SiteKind.VALUES, self._rows(op.v), self._widths[op.v])
+                return replace(site, run=op.head_dim, share=op.heads // op.kv_heads)
+            case GatedActivation():
+                return self._site(op, SiteKind.UP, self._rows(op.up), self._widths[op.up])
+        return None
+
+    def is_sound(self, site: Site) -> bool:
+        """Return whether both sides are there and serve this site alone."""
+        slots = (*site.producers, *site.consumers)
+        return bool(site.producers and site.consumers) and all(self._uses[s] == 1 for s in slots)
+
+    def _site(self, op: Op, kind: SiteKind, producers: tuple[Slot, ...], width: int) -> Site:
+        consumers = self._columns(op.out)
+        return Site(
+            kind=kind,
+            layer=op.layer,
+            buffer=op.out,
+            producers=producers,
+            consumers=consumers,
+            width=width,
+        )
+
+    def _rows(self, buffer: Buffer) -> tuple[Slot, ...]:
+        """Return weight and bias of the linear that alone writes for one reader, else nothing."""
+        writer = self._writer[buffer]
+        if not isinstance(writer, Linear) or len(self._readers[buffer]) != 1:
+            return ()
+        return _slots(writer)
+
+    def _columns(self, buffer: Buffer) -> tuple[Slot, ...]:
+        """Return the matrices that read a buffer; nothing where another kind of op reads it."""
+        readers = self._readers[buffer]
+        matrices = tuple(op.weight for op in readers if isinstance(op, Linear))
+        return matrices if len(matrices) == len(readers) else ()
+
+
+def _slots(op: Op) -> tuple[Slot, ...]:
+    """Return an op's weight and bias, as far as it has them."""
+    found = (getattr(op, name, None) for name in ("weight", "bias"))
+    return tuple(slot for slot in found if slot is not None)
