@@ -36,14 +36,14 @@ def decode_q4_1(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
 def decode_q5_0(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Decode x = d (u - 16); uint8 [rows, blocks * 22] -> float32 [rows, blocks * 32]."""
     blocks = _blocks(codes, Q5_0)
-    signed = _five_bits(blocks).astype(np.float32) - np.float32(16)
+    signed = five_bits(blocks).astype(np.float32) - np.float32(16)
     return _rows(_scale(blocks, "d") * signed)
 
 
 def decode_q5_1(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Decode x = d u + m; uint8 [rows, blocks * 24] -> float32 [rows, blocks * 32]."""
     blocks = _blocks(codes, Q5_1)
-    unsigned = _five_bits(blocks).astype(np.float32)
+    unsigned = five_bits(blocks).astype(np.float32)
     return _rows(_scale(blocks, "d") * unsigned + _scale(blocks, "m"))
 
 
@@ -72,7 +72,7 @@ def encode_q4_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     unsigned = shifted.clip(0, 15).astype(np.uint8)
     blocks = np.empty(groups.shape[:2], Q4_0)
     blocks["d"] = d[:, :, 0]
-    blocks["nibbles"] = unsigned[:, :, :16] | (unsigned[:, :, 16:] << np.uint8(4))
+    blocks["nibbles"] = join_nibbles(unsigned)
     return _bytes(blocks)
 
 
@@ -100,9 +100,22 @@ def split_nibbles(nibbles: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.concatenate([nibbles & np.uint8(0x0F), nibbles >> np.uint8(4)], axis=-1)
 
 
-def _five_bits(blocks: NDArray[np.void]) -> NDArray[np.uint8]:
+def join_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Undo `split_nibbles`: codes below 16, [.., 2 n] -> [.., n]."""
+    half = codes.shape[-1] // 2
+    return codes[..., :half] | (codes[..., half:] << np.uint8(4))
+
+
+def five_bits(blocks: NDArray[np.void]) -> NDArray[np.uint8]:
+    """Return the codes [.., 32] of Q5_0 and Q5_1: nibbles, and fifth bits."""
     fifth = np.unpackbits(blocks["fifth"], axis=-1, bitorder="little")
     return split_nibbles(blocks["nibbles"]) | (fifth << np.uint8(4))
+
+
+def put_five_bits(blocks: NDArray[np.void], codes: NDArray[np.uint8]) -> None:
+    """Undo `five_bits`: write codes below 32 [.., 32] into blocks of Q5_0 or Q5_1."""
+    blocks["nibbles"] = join_nibbles(codes & np.uint8(15))
+    blocks["fifth"] = np.packbits(codes >> np.uint8(4), axis=-1, bitorder="little")
 
 
 def _blocks(codes: NDArray[np.uint8], layout: np.dtype[np.void]) -> NDArray[np.void]:

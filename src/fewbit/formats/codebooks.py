@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.formats.blocks import BLOCK, split_nibbles
+from fewbit.formats.blocks import BLOCK, join_nibbles, split_nibbles
 
 IQ4_NL = np.dtype([("d", "<f2"), ("nibbles", "u1", 16)])
 IQ4_XS = np.dtype([("d", "<f2"), ("high", "<u2"), ("low", "u1", 4), ("nibbles", "u1", 128)])
@@ -71,6 +71,16 @@ def unpack_iq4_xs_scales(low: NDArray[np.uint8], high: NDArray[np.uint16]) -> ND
     return scales - np.int8(32)
 
 
+def pack_iq4_xs_scales(scales: NDArray[np.int8]) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+    """Undo `unpack_iq4_xs_scales`: int8 [.., 8] in -32 to 31 -> uint8 [.., 4], uint16 [..]."""
+    codes = (scales + np.int8(32)).view(np.uint8)
+    nibbles = codes & np.uint8(15)
+    upper = (codes >> np.uint8(4)).astype(np.uint16) << np.arange(0, 16, 2, dtype=np.uint16)
+    low = nibbles[..., 0::2] | (nibbles[..., 1::2] << np.uint8(4))
+    high: NDArray[np.uint16] = np.bitwise_or.reduce(upper, axis=-1)
+    return low, high
+
+
 def decode_mxfp4(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Decode uint8 [rows, blocks * 17] -> float32 [rows, blocks * 32].
 
@@ -100,7 +110,7 @@ def encode_mxfp4(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     scaled = groups / half_of_e8m0(blocks["e"])[..., None]
     codes = np.searchsorted(_E2M1_MIDDLES, np.abs(scaled), side="left").astype(np.uint8)
     codes |= np.where((scaled < 0) & (codes > 0), np.uint8(8), np.uint8(0))
-    blocks["nibbles"] = codes[..., :16] | (codes[..., 16:] << np.uint8(4))
+    blocks["nibbles"] = join_nibbles(codes)
     octets: NDArray[np.uint8] = blocks.view(np.uint8).reshape(blocks.shape[0], -1)
     return octets
 
