@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     CORRECT = 3
     BOOTSTRAP = 4
     ROTATION = 5
+    CALIBRATION = 6
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -68,14 +68,15 @@ def calibration_set(  # noqa: PLR0913
         window_tokens=window_tokens,
         tokens=sum(map(len, kept)),
         counted=counted,
-        tokens_sha256=_digest(kept, shown),
+        tokens_sha256=window_digest(kept, shown),
         seed=seed,
         remarks=tuple(remarks),
     )
     return CalibrationSet(kept, tuple(shown), facts)
 
 
-def _digest(windows: Sequence[NDArray[np.int32]], masks: Sequence[NDArray[np.bool_]]) -> str:
+def window_digest(windows: Sequence[NDArray[np.int32]], masks: Sequence[NDArray[np.bool_]]) -> str:
+    """Return the SHA-256, hexadecimal, of every window's length, ids and mask, in order."""
     running = hashlib.sha256()
     for window, mask in zip(windows, masks, strict=True):
         running.update(len(window).to_bytes(8, "little"))

@@ -109,11 +109,25 @@ def read_text(path: Path) -> Documents:
     honest intervals over several texts use `.jsonl`.
 
     Raises:
+        MissingError, BadFileError: as `read_file`; also not JSON lines, or without any text.
+    """
+    text = read_file(path)
+    parts = _json_lines(path, text) if path.suffix == ".jsonl" else _pieces(text)
+    found = [document(f"{path.name}#{i + 1}", part) for i, part in enumerate(parts)]
+    if not found:
+        raise BadFileError(f"text '{path}' contains no text; give a file with some.")
+    return collect(path.name, found)
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a UTF-8 file.
+
+    Raises:
         MissingError: there is no such file.
-        BadFileError: not UTF-8, not JSON lines, or without any text.
+        BadFileError: it is not UTF-8.
     """
     try:
-        text = path.read_bytes().decode()
+        return path.read_bytes().decode()
     except OSError as error:
         raise MissingError(
             f"text '{path}' cannot be read ({error.strerror}); give a file of UTF-8 text."
@@ -122,11 +136,6 @@ def read_text(path: Path) -> Documents:
         raise BadFileError(
             f"text '{path}' is not UTF-8 (byte {error.start}); convert it to UTF-8 first."
         ) from error
-    parts = _json_lines(path, text) if path.suffix == ".jsonl" else _pieces(text)
-    found = [document(f"{path.name}#{i + 1}", part) for i, part in enumerate(parts)]
-    if not found:
-        raise BadFileError(f"text '{path}' contains no text; give a file with some.")
-    return collect(path.name, found)
 
 
 def overlap(evaluation: Documents, calibration: Documents) -> dict[str, float]:

@@ -15,7 +15,7 @@ class CalibrationText(Record, frozen=True, kw_only=True):
 
     name: str
     sha256: str
-    """Of its documents' hashes, in order, hexadecimal."""
+    """Of its windows' ids and masks, hexadecimal; as `CalibrationFacts.tokens_sha256`."""
     windows: int
     """Windows that were taken from it."""
 

@@ -1,0 +1,264 @@
+"""The calibration windows: tokens from files, from the text of CPython, and from the model.
+
+Sources are mixed by their shares of the tokens. Within a source, windows are taken in a seeded
+order, whole ones before rests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.calibrate.calibration import CalibrationSet, calibration_set, window_digest
+from fewbit.calibrate.entries import Conversation, Entry, Passage, Tokens, read_entries
+from fewbit.calibrate.openings import openings
+from fewbit.calibrate.samples import (
+    WRITER_FORMAT,
+    SampleSettings,
+    Writer,
+    pages_of,
+    write_samples,
+    writing_executor,
+)
+from fewbit.calibrate.text import Half, default_text
+from fewbit.calibrate.windows import MINIMUM_TOKENS
+from fewbit.errors import BadFileError, MissingError, UsageError
+from fewbit.keyed_random import Purpose
+from fewbit.model.tokenizer import chat_template_of, tokenizer_of
+from fewbit.model.weights import ModelSource
+from fewbit.records.calibration import CalibrationText
+from fewbit.runtime.native import available_cores
+from fewbit.sampling import SamplingThreads
+from fewbit.tokens.chat_template import ChatTemplate
+from fewbit.tokens.tokenizer import Tokenizer
+
+SAMPLES = "samples"
+"""The name of the model's own samples among sources; a file of this name needs a `./` before it."""
+
+DEFAULT = "default"
+"""The name of the calibration half of the text that Python carries."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """A source, `samples`, `default` or a file's path, and its share of the mix, above 0."""
+
+    source: str
+    share: float = 1.0
+
+
+DEFAULT_MIX = (Ingredient(SAMPLES), Ingredient(DEFAULT))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """What is read, and how much of it."""
+
+    mix: tuple[Ingredient, ...] = DEFAULT_MIX
+    windows: int = 128
+    length: int = 512
+    """Tokens of a window. A source gives at most its share of `windows` x `length` tokens."""
+    seed: int = 0
+    threads: int | None = None
+    """Of the model while it writes samples; None for every core."""
+
+    def __post_init__(self) -> None:
+        if self.windows < 1 or self.length < 2 * MINIMUM_TOKENS:
+            raise UsageError(
+                f"Calibration asks for {self.windows} windows of {self.length} tokens; ask for at "
+                f"least one of {2 * MINIMUM_TOKENS} tokens."
+            )
+        if not self.mix or any(part.share <= 0 for part in self.mix):
+            raise UsageError("Calibration needs at least one source, each with a share above 0.")
+
+
+def calibration_windows(
+    source: ModelSource,
+    settings: CalibrationSettings,
+    progress: Progress = lambda _what, _done, _all: None,
+) -> CalibrationSet:
+    """Return the windows of a mix for one model; the same arguments always give the same ones.
+
+    The record has each source's windows with their hash.
+
+    Raises:
+        MissingError: a file, the model's tokenizer or the chat template for conversations is not
+            there.
+        BadFileError: a file cannot be read as `read_entries` says, gives no window, or has an id
+            outside the vocabulary.
+        TemplateError: the model's template fails on a conversation.
+        NumericalError: the model writes no finite logits.
+    """
+    total = sum(part.share for part in settings.mix)
+    reader = _Reader(source, settings, tokenizer_of(source), progress)
+    parts = [
+        reader.part(ingredient.source, round(settings.windows * ingredient.share / total) or 1)
+        for ingredient in settings.mix
+    ]
+    return calibration_set(
+        [tokens for part in parts for tokens in part.windows],
+        [_text(part) for part in parts],
+        window_tokens=settings.length,
+        masks=[mask for part in parts for mask in part.masks],
+        seed=settings.seed,
+        remarks=[f"{part.name}: {note}" for part in parts for note in part.notes],
+    )
+
+
+Marked = tuple[NDArray[np.int32], NDArray[np.bool_]]
+"""Tokens int32 [n] and their mask bool [n]."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    marked: tuple[Marked, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def windows(self) -> tuple[NDArray[np.int32], ...]:
+        return tuple(tokens for tokens, _ in self.marked)
+
+    @property
+    def masks(self) -> tuple[NDArray[np.bool_], ...]:
+        return tuple(mask for _, mask in self.marked)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Turns sources into windows for one model."""
+
+    source: ModelSource
+    settings: CalibrationSettings
+    tokenizer: Tokenizer
+    progress: Progress
+
+    def part(self, name: str, windows: int) -> _Part:
+        """Return up to so many windows' worth of a source's tokens."""
+        if name == SAMPLES:
+            return self._samples(windows)
+        if name == DEFAULT:
+            text = default_text(Half.CALIBRATION)
+            passages = [Passage(document.text) for document in text.documents]
+            return self._chosen(text.name, passages, windows)
+        return self._chosen(name, read_entries(Path(name)), windows)
+
+    def _chosen(self, name: str, entries: Sequence[Entry], windows: int) -> _Part:
+        cut: list[Marked] = []
+        shortened = 0
+        for done, entry in enumerate(entries):
+            self.progress(f"reading {name}", done, len(entries))
+            found = self._windows(entry)
+            shortened += isinstance(entry, Tokens) and len(entry.ids) > self.settings.length
+            cut += [window for window in found if len(window[0]) >= MINIMUM_TOKENS]
+        if not cut:
+            raise BadFileError(
+                f"'{name}' gives no calibration window of {MINIMUM_TOKENS} tokens; give more text."
+            )
+        chosen = _taken(cut, windows, self.settings)
+        notes = _notes(chosen, windows * self.settings.length, shortened, self.settings.length)
+        return _Part(name, chosen, notes)
+
+    def _windows(self, entry: Entry) -> list[Marked]:
+        if isinstance(entry, Tokens):
+            ids, mask = self._checked(entry)
+            return [(ids[: self.settings.length], mask[: self.settings.length])]
+        if isinstance(entry, Conversation):
+            return self._cut(self._rendered(entry), ())
+        return self._cut(
+            self.tokenizer.encode(entry.text, add_special=False), self.tokenizer.behaviour.prefix
+        )
+
+    def _cut(self, ids: Sequence[int], prefix: Sequence[int]) -> list[Marked]:
+        room = self.settings.length - len(prefix)
+        slices = [[*prefix, *ids[start : start + room]] for start in range(0, len(ids), room)]
+        return [(np.array(part, np.int32), np.ones(len(part), np.bool_)) for part in slices]
+
+    def _checked(self, entry: Tokens) -> Marked:
+        ids = np.array(entry.ids, np.int64)
+        wrong = ids[(ids < 0) | (ids >= self.source.config.vocabulary)]
+        if len(wrong):
+            raise BadFileError(
+                f"Calibration data has the token id {wrong[0]}, outside the vocabulary of "
+                f"{self.source.config.vocabulary}; it was made for another tokenizer."
+            )
+        return ids.astype(np.int32), np.array(entry.mask, np.bool_)
+
+    def _rendered(self, entry: Conversation) -> list[int]:
+        template = _template(self.source, self.tokenizer)
+        if template is None:
+            raise MissingError(
+                f"{self.source.path} has no chat template, which calibration on conversations "
+                'needs; give lines with "text" instead.'
+            )
+        text = template.render(entry.messages, add_generation_prompt=False)
+        return self.tokenizer.encode(text, add_special=False, parse_special=True)
+
+    def _samples(self, windows: int) -> _Part:
+        settings = SampleSettings(
+            windows=windows, length=self.settings.length, seed=self.settings.seed
+        )
+        template = _template(self.source, self.tokenizer)
+        begun = openings(self.tokenizer, template)
+        threads = self.settings.threads or available_cores()
+        executor = writing_executor(self.source, pages_of(settings), threads)
+        known = min(self.tokenizer.vocabulary_size, self.source.config.vocabulary)
+        ends = self.tokenizer.special.end_of_generation
+        writer = Writer(executor, known, ends, SamplingThreads(executor.pool))
+        done = 0
+
+        def count(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            self.progress("writing samples", done, windows * settings.length)
+
+        written = write_samples(writer, begun, settings, count)
+        marked = tuple((tokens, np.ones(len(tokens), np.bool_)) for tokens in written)
+        note = f"drawn at temperature 1 from the model with its float matrices in {WRITER_FORMAT}"
+        return _Part("the model's own samples", marked, (note,))
+
+
+def _template(source: ModelSource, tokenizer: Tokenizer) -> ChatTemplate | None:
+    text = chat_template_of(source)
+    return None if text is None else ChatTemplate(text, tokenizer.special_texts)
+
+
+def _taken(
+    cut: Sequence[Marked], windows: int, settings: CalibrationSettings
+) -> tuple[Marked, ...]:
+    """Return windows in a seeded order until they have so many windows' worth of tokens."""
+    key = np.array([settings.seed, Purpose.CALIBRATION], np.uint64)
+    order = np.random.Generator(np.random.Philox(key=key)).permutation(len(cut)).tolist()
+    order.sort(key=lambda index: 2 * len(cut[index][0]) < settings.length)  # stable: rests last
+    chosen: list[Marked] = []
+    room = windows * settings.length
+    for index in order:
+        tokens, mask = cut[index]
+        if room < MINIMUM_TOKENS:
+            break
+        chosen.append((tokens[:room], mask[:room]))
+        room -= len(tokens)
+    return tuple(chosen)
+
+
+def _notes(chosen: Sequence[Marked], wanted: int, shortened: int, length: int) -> tuple[str, ...]:
+    notes = []
+    if shortened:
+        what = "entry is" if shortened == 1 else "entries are"
+        notes.append(f"{shortened} pre-tokenized {what} longer than {length} tokens and cut there")
+    found = sum(len(tokens) for tokens, _ in chosen)
+    if found < wanted:
+        notes.append(f"it has {found} tokens, fewer than its share of {wanted}")
+    return tuple(notes)
+
+
+def _text(part: _Part) -> CalibrationText:
+    digest = window_digest(part.windows, part.masks)
+    return CalibrationText(name=part.name, sha256=digest, windows=len(part.windows))
