@@ -5,9 +5,9 @@ import pytest
 from tiny_models import CONFIGS, weight_shapes
 
 from fewbit.model.decoder import build_program, slot_shapes
-from fewbit.model.families import FAMILIES, gguf_name, huggingface_name
+from fewbit.model.families import FAMILIES, expert_of, gguf_name, huggingface_name
 from fewbit.model.huggingface import from_huggingface
-from fewbit.program import Attention, CacheType, Linear, RmsNorm, Rope, RopeTable, Softcap
+from fewbit.program import Attention, CacheType, Linear, Mixture, RmsNorm, Rope, RopeTable, Softcap
 
 each_config = pytest.mark.parametrize("name", CONFIGS)
 
@@ -54,6 +54,13 @@ def test_widths_agree_between_ops(name):
             case Attention():
                 assert widths[op.q] == widths[op.out] == op.heads * op.head_dim
                 assert widths[op.k] == widths[op.v] == op.kv_heads * op.head_dim
+            case Mixture():
+                width = shapes[op.experts[0].gate][0]
+                assert widths[op.x] == widths[op.out]
+                assert widths[op.router] == len(op.experts)
+                for expert in op.experts:
+                    assert shapes[expert.gate] == shapes[expert.up] == (width, widths[op.x])
+                    assert shapes[expert.down] == (widths[op.out], width)
             case _:
                 assert all(widths[name] == widths[op.out] for name in program.inputs(op))
 
@@ -67,7 +74,10 @@ def test_slots_are_exactly_the_stored_tensors(name):
     named = {huggingface_name(family, slot): shape for slot, shape in shapes.items()}
     stored = {n: s if len(s) == 2 else (1, *s) for n, s in weight_shapes(CONFIGS[name]).items()}
     assert named == stored
-    assert len({gguf_name(slot) for slot in shapes}) == len(shapes)
+    single = [slot for slot in shapes if expert_of(slot) is None]
+    shared = {gguf_name(slot) for slot in shapes.keys() - single}
+    mixtures = sum(config.has_mixture(layer) for layer in range(config.layers))
+    assert len({gguf_name(slot) for slot in single} | shared) == len(single) + 3 * mixtures
 
 
 def test_a_tied_model_has_one_table():

@@ -93,13 +93,17 @@ def test_divisors_of_no_known_scaling_cannot_be_written_for_transformers():
 
 
 REFUSED = [
-    ({"general.architecture": "bloom"}, UnsupportedError, "supported: gemma3, llama, qwen2"),
+    (
+        {"general.architecture": "bloom"},
+        UnsupportedError,
+        "supported: gemma3, llama, llama with experts, qwen2",
+    ),
     ({"general.architecture": None}, MissingError, "general.architecture"),
     ({"llama.attention.head_count": 0}, BadFileError, "llama.attention.head_count is 0"),
     ({"llama.block_count": 1 << 31}, BadFileError, "llama.block_count is 2147483648"),
     ({"llama.embedding_length": -64}, BadFileError, "llama.embedding_length is -64"),
     ({"llama.attention.head_count_kv": [2, 2]}, BadFileError, "head_count_kv is [2, 2]"),
-    ({"llama.expert_count": 8}, UnsupportedError, "llama.expert_count is 8"),
+    ({"llama.expert_count": 8}, MissingError, "llama.expert_used_count"),
     ({"llama.expert_count": -1}, BadFileError, "llama.expert_count is -1"),
     ({"llama.rope.dimension_count": 8}, UnsupportedError, "rope.dimension_count is 8"),
     ({"llama.attention.value_length": 8}, UnsupportedError, "value_length is 8"),

@@ -134,5 +134,6 @@ def test_the_supported_architectures_are_listed():
         from_huggingface({**CONFIGS["llama"], "architectures": ["X"]})
     assert str(caught.value) == (
         "architecture 'X' is not supported; supported: Gemma3ForCausalLM, LlamaForCausalLM, "
-        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM."
+        "MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+        "Qwen3MoeForCausalLM."
     )

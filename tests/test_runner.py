@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+from tiny_models import CONFIGS, HUGGINGFACE_ONLY, random_weights, write_gguf, write_huggingface
 
 from fewbit.errors import KernelError, RequestError, UsageError
 from fewbit.model.binding import bind, is_vector
@@ -168,7 +168,7 @@ def test_equal_reasons_are_told_once(folder, monkeypatch):
     assert message.endswith("The same holds for 22 more matrices.")
 
 
-@pytest.mark.parametrize("name", [n for n in CONFIGS if n not in ("mistral", "gemma3-scaled")])
+@pytest.mark.parametrize("name", [n for n in CONFIGS if n not in HUGGINGFACE_ONLY])
 def test_a_gguf_file_gives_the_same_logits(name, tmp_path):
     weights = random_weights(CONFIGS[name])
     settings = RunSettings(executor="reference", cache_type=CacheType.F32)

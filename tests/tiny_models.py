@@ -37,6 +37,24 @@ _GEMMA = {
     "rope_local_base_freq": 500.0,
     "hidden_activation": "gelu_pytorch_tanh",
 }
+_MIXTRAL = {
+    **_SIZES,
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "rope_theta": 1e4,
+}
+_QWEN3_MOE = {
+    **_SIZES,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "head_dim": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {**_LLAMA, "rope_theta": 5000.0},
@@ -75,6 +93,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "model_type": "qwen3",
         "head_dim": 32,
     },
+    "mixtral": _MIXTRAL,
+    "mixtral-window": {
+        **_MIXTRAL,
+        "sliding_window": 16,
+        "num_local_experts": 3,
+        "rope_theta": None,
+        "rms_norm_eps": None,
+    },
+    "qwen3-moe": _QWEN3_MOE,
+    "qwen3-moe-sparse": {
+        **_QWEN3_MOE,
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 2,
+        "num_hidden_layers": 4,
+        "mlp_only_layers": [3],
+        "tie_word_embeddings": True,
+    },
     "gemma3": _GEMMA,
     "gemma3-long-window": {**_GEMMA, "sliding_window": 100, "final_logit_softcapping": 5.0},
     "gemma3-scaled": {
@@ -84,6 +119,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 """One configuration for every switch of the decoder."""
+
+MIXTURES = tuple(name for name in CONFIGS if name.startswith("mixtral") or "moe" in name)
+
+HUGGINGFACE_ONLY = ("mistral", "mixtral-window", "qwen3-moe-sparse", "gemma3-scaled")
+"""Configurations that GGUF metadata cannot describe."""
 
 
 def write_huggingface(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
@@ -111,19 +151,14 @@ def random_weights(config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarra
 
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return every tensor's shape by Hugging Face name."""
-    hidden, inner, vocabulary = (
-        config[name] for name in ("hidden_size", "intermediate_size", "vocab_size")
-    )
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    inner = config["intermediate_size"]
     gemma = config["model_type"] == "gemma3_text"
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         shapes |= {prefix + name: shape for name, shape in _attention_shapes(config).items()}
-        shapes |= {
-            prefix + "mlp.gate_proj.weight": (inner, hidden),
-            prefix + "mlp.up_proj.weight": (inner, hidden),
-            prefix + "mlp.down_proj.weight": (hidden, inner),
-        }
+        shapes |= {prefix + name: shape for name, shape in _mlp_shapes(config, layer).items()}
         if config.get("mlp_bias"):
             shapes |= {
                 prefix + "mlp.gate_proj.bias": (inner,),
@@ -136,6 +171,28 @@ def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes["model.norm.weight"] = (hidden,)
     if not config.get("tie_word_embeddings", gemma):
         shapes["lm_head.weight"] = (vocabulary, hidden)
+    return shapes
+
+
+def _mlp_shapes(config: dict[str, Any], layer: int) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kind = config["model_type"]
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+    if kind == "mixtral":
+        stem, names, experts = "block_sparse_moe", ("w1", "w3", "w2"), config["num_local_experts"]
+    elif kind == "qwen3_moe" and (layer + 1) % step == 0 and layer not in dense:
+        stem, names, experts = "mlp", ("gate_proj", "up_proj", "down_proj"), config["num_experts"]
+        inner = config["moe_intermediate_size"]
+    else:
+        return {
+            "mlp.gate_proj.weight": (inner, hidden),
+            "mlp.up_proj.weight": (inner, hidden),
+            "mlp.down_proj.weight": (hidden, inner),
+        }
+    shapes: dict[str, tuple[int, ...]] = {f"{stem}.gate.weight": (experts, hidden)}
+    for expert in range(experts):
+        for name, shape in zip(names, ((inner, hidden),) * 2 + ((hidden, inner),), strict=True):
+            shapes[f"{stem}.experts.{expert}.{name}.weight"] = shape
     return shapes
 
 
@@ -155,16 +212,22 @@ def _attention_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         shapes |= {f"self_attn.{name}.bias": (rows,) for name, rows in outputs.items()}
     if config.get("attention_bias"):
         shapes["self_attn.o_proj.bias"] = (hidden,)
-    if config["model_type"] in ("qwen3", "gemma3_text"):
+    if config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
         shapes |= {"self_attn.q_norm.weight": (width,), "self_attn.k_norm.weight": (width,)}
     return shapes
 
 
+_GGUF_ARCHITECTURES = {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+    "gemma3_text": "gemma3",
+}
+
+
 def write_gguf(path: Path, config: dict[str, Any], weights: dict[str, np.ndarray]) -> Path:
     """Write a GGUF file as llama.cpp's converter would, in float32."""
-    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(
-        config["model_type"], config["model_type"]
-    )
+    architecture = _GGUF_ARCHITECTURES.get(config["model_type"], config["model_type"])
     writer = gguf.GGUFWriter(path, architecture)
     _write_sizes(writer, config)
     names = gguf.get_tensor_name_map(
@@ -172,7 +235,7 @@ def write_gguf(path: Path, config: dict[str, Any], weights: dict[str, np.ndarray
     )
     if config.get("rope_scaling", {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_divisors(config))
-    for name, values in weights.items():
+    for name, values in _stacked(weights).items():
         stem, kind = name.rsplit(".", 1)
         stored = _as_converted(config, architecture, name, values)
         writer.add_tensor(f"{names.get_name(stem)}.{kind}", stored)
@@ -181,6 +244,18 @@ def write_gguf(path: Path, config: dict[str, Any], weights: dict[str, np.ndarray
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _stacked(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Put the matrices of a layer's experts into one array, [experts, outputs, inputs]."""
+    stacked: dict[str, Any] = {}
+    for name, values in weights.items():
+        before, found, after = name.partition(".experts.")
+        if found:
+            stacked.setdefault(f"{before}.experts.{after.split('.', 1)[1]}", []).append(values)
+        else:
+            stacked[name] = values
+    return {n: np.stack(v) if isinstance(v, list) else v for n, v in stacked.items()}
 
 
 def llama3_divisors(config: dict[str, Any]) -> np.ndarray:
@@ -227,6 +302,11 @@ def _write_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
+    if "num_experts_per_tok" in config:
+        writer.add_expert_count(config.get("num_experts", config.get("num_local_experts")))
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     scaling = config.get("rope_scaling", {})
     if scaling.get("type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)

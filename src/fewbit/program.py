@@ -22,7 +22,7 @@ an exact integer, and scores are sums of those times both scales.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -172,6 +172,36 @@ class GatedActivation(Op):
     activation: Activation
 
 
+@dataclass(frozen=True)
+class Expert:
+    """The matrices of one expert: gate and up [width, hidden], down [hidden, width]."""
+
+    gate: Slot
+    up: Slot
+    down: Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(Op):
+    """out[r] = sum over ranks k of w[r, k] * expert e[r, k] of x[r].
+
+    `router` holds the logits of all experts, float32 [rows, len(experts)]. A row's experts are the
+    `used` of the largest logits, in descending order, ties to the lower id; none is ever left out,
+    however many rows choose it. Their weights are the softmax over the chosen logits where
+    `normalized`, over all logits otherwise (then they sum to less than 1). Softmax over all and a
+    division by the sum of the chosen, as some describe it, gives the first. An expert is
+    down(activation(gate(x)) * up(x)), its linear layers rounding their inputs as their kernels say.
+    The sum runs in the order of ranks: round(w_0 y_0), then fma(w_k, y_k, sum).
+    """
+
+    x: Buffer
+    router: Buffer
+    experts: tuple[Expert, ...]
+    used: int
+    normalized: bool
+    activation: Activation
+
+
 @dataclass(frozen=True, kw_only=True)
 class Add(Op):
     """out = x + y."""
@@ -209,15 +239,17 @@ class Program:
 
     def inputs(self, op: Op) -> tuple[Buffer, ...]:
         """Return the buffers that `op` reads."""
-        names = ("x", "y", "q", "k", "v", "gate", "up", "table")
+        names = ("x", "y", "q", "k", "v", "gate", "up", "table", "router")
         return tuple(getattr(op, name) for name in names if hasattr(op, name))
 
     def slots(self) -> tuple[Slot, ...]:
         """Return every weight slot once, in order of first use."""
-        found: dict[Slot, None] = {}
-        for op in self.ops:
-            for field in fields(op):
-                value = getattr(op, field.name)
-                if field.name in ("weight", "bias") and value is not None:
-                    found[value] = None
-        return tuple(found)
+        return tuple(dict.fromkeys(slot for op in self.ops for slot in slots_of(op)))
+
+
+def slots_of(op: Op) -> tuple[Slot, ...]:
+    """Return the weight slots that an op reads; of a mixture, expert after expert."""
+    if isinstance(op, Mixture):
+        return tuple(slot for e in op.experts for slot in (e.gate, e.up, e.down))
+    named = (getattr(op, name, None) for name in ("weight", "bias"))
+    return tuple(slot for slot in named if slot is not None)

@@ -12,11 +12,27 @@ HIDDEN_LIMIT = 1 << 20
 LAYER_LIMIT = 1 << 12
 HEAD_LIMIT = 1 << 12
 HEAD_DIM_LIMIT = 1 << 12
+EXPERT_LIMIT = 1 << 12
 VOCABULARY_LIMIT = 1 << 24
 CONTEXT_LIMIT = 1 << 30
 THETA_LEAST, THETA_LIMIT = 2.0, 1e12
 DIVISOR_LEAST, DIVISOR_LIMIT = 1e-3, 1e6
 """Bounds far beyond any model known, so that a hostile number is refused before it is used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureConfig:
+    """The mixtures of experts that stand in place of the MLP of some layers or all."""
+
+    experts: int
+    used: int
+    """Experts that a token passes through."""
+    width: int
+    """Outputs of an expert's gate and up."""
+    layers: tuple[bool, ...]
+    """Per layer: whether it has a mixture."""
+    normalized: bool
+    """Whether the weights of the chosen experts sum to one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +74,8 @@ class ModelConfig:
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    mixture: MixtureConfig | None = None
+    """`intermediate` is the width of the layers without a mixture."""
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -74,6 +92,11 @@ class ModelConfig:
                 f"The configuration describes {len(self.windows)} layers' attention but the model "
                 f"has {self.layers} layers; it is damaged."
             )
+        if self.mixture is not None and self.mixture.used > self.mixture.experts:
+            raise BadFileError(
+                f"A token is to pass through {self.mixture.used} of {self.mixture.experts} "
+                "experts; there must be at least as many, so the configuration is damaged."
+            )
 
     @property
     def query_width(self) -> int:
@@ -84,6 +107,10 @@ class ModelConfig:
     def key_width(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return self.kv_heads * self.head_dim
+
+    def has_mixture(self, layer: int) -> bool:
+        """Return whether a layer has a mixture of experts in place of its MLP."""
+        return self.mixture is not None and self.mixture.layers[layer]
 
     def rope_of(self, layer: int) -> RopeConfig:
         """Return the rope of one layer."""

@@ -1,7 +1,8 @@
 """The decoder family, described once: a configuration becomes a Program.
 
-Reads like the model: embedding, then per layer a normed attention and a normed gated MLP, each
-added to the residual stream, then the final norm and the logits of the wanted rows.
+Reads like the model: embedding, then per layer a normed attention and a normed gated MLP or
+mixture of them, each added to the residual stream, then the final norm and the logits of the
+wanted rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from fewbit.errors import UsageError
-from fewbit.model.config import ModelConfig
+from fewbit.model.config import MixtureConfig, ModelConfig
 from fewbit.model.rope import RopeConfig, rope_frequencies
 from fewbit.program import (
     KV_GROUP,
@@ -20,9 +21,11 @@ from fewbit.program import (
     Buffer,
     CacheType,
     Embed,
+    Expert,
     GatedActivation,
     Hadamard,
     Linear,
+    Mixture,
     Op,
     Program,
     RmsNorm,
@@ -147,14 +150,44 @@ class _Decoder:
     def mlp_block(self, layer: int, x: Buffer) -> Buffer:
         config = self.config
         normed = self.norm(layer, "mlp_norm", x)
+        if config.mixture is not None and config.mixture.layers[layer]:
+            out = self.mixture(layer, normed, config.mixture)
+        else:
+            out = self.dense(layer, normed)
+        if config.sandwich_norms:
+            out = self.norm(layer, "post_mlp_norm", out)
+        return self.residual(layer, "mlp_add", x, out)
+
+    def dense(self, layer: int, normed: Buffer) -> Buffer:
+        config = self.config
         gate = self.linear(layer, "gate", normed, config.intermediate, bias=config.mlp_bias)
         up = self.linear(layer, "up", normed, config.intermediate, bias=config.mlp_bias)
         place = self.place(layer, "activation", config.intermediate)
         gated = self.add(GatedActivation(**place, gate=gate, up=up, activation=config.activation))
-        out = self.linear(layer, "down", gated, config.hidden, bias=config.mlp_bias)
-        if config.sandwich_norms:
-            out = self.norm(layer, "post_mlp_norm", out)
-        return self.residual(layer, "mlp_add", x, out)
+        return self.linear(layer, "down", gated, config.hidden, bias=config.mlp_bias)
+
+    def mixture(self, layer: int, normed: Buffer, mixture: MixtureConfig) -> Buffer:
+        router = self.linear(layer, "router", normed, mixture.experts, bias=False)
+        experts = tuple(self.expert(layer, e, mixture.width) for e in range(mixture.experts))
+        return self.add(
+            Mixture(
+                **self.place(layer, "mixture", self.config.hidden),
+                x=normed,
+                router=router,
+                experts=experts,
+                used=mixture.used,
+                normalized=mixture.normalized,
+                activation=self.config.activation,
+            )
+        )
+
+    def expert(self, layer: int, expert: int, width: int) -> Expert:
+        stem, hidden = f"{_prefix(layer)}experts.{expert}", self.config.hidden
+        return Expert(
+            gate=self.slot(f"{stem}.gate.weight", width, hidden),
+            up=self.slot(f"{stem}.up.weight", width, hidden),
+            down=self.slot(f"{stem}.down.weight", hidden, width),
+        )
 
     def logits(self, x: Buffer) -> Buffer:
         config = self.config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,8 +18,31 @@ class WindowRule(Enum):
     """Every layer, where `sliding_window` is set (Mistral)."""
     UPPER = "upper"
     """Layers from `max_window_layers` on, where `use_sliding_window` is true (Qwen)."""
+    USED = "used"
+    """Every layer, where `use_sliding_window` is true (Qwen's mixtures)."""
     PATTERN = "pattern"
     """All but every sixth layer, or as `layer_types` says (Gemma 3)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureNames:
+    """What a family's Hugging Face checkpoints and configurations call the parts of a mixture."""
+
+    router: str
+    experts: str
+    """What stands before an expert's number."""
+    gate: str
+    up: str
+    down: str
+    count: str
+    """The configuration's field for the number of experts, `experts_default` without it."""
+    width: str
+    """The field for the outputs of an expert's gate and up."""
+    experts_default: int
+    used_default: int
+    selective: bool
+    """Whether the configuration says which layers have mixtures, and whether the weights of the
+    chosen experts sum to one; otherwise all have, and they do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +67,8 @@ class Family:
     norm_offset: float = 0.0
     """Added to a norm's weight; GGUF files store the sum."""
     windows: WindowRule = WindowRule.NONE
+    window: int | None = 4096
+    """Where the configuration names none."""
     head_dim: int | None = None
     """Where the configuration names none; None means hidden / heads."""
     theta: float = 10_000.0
@@ -51,6 +76,9 @@ class Family:
     """Base of the rope of windowed layers, where they have one of their own."""
     activation: str = "silu"
     tied: bool = False
+    eps: float = 1e-6
+    mixture: MixtureNames | None = None
+    """Of a family whose layers have mixtures of experts."""
 
 
 _FAMILIES = (
@@ -69,6 +97,28 @@ _FAMILIES = (
         windows=WindowRule.ALL,
     ),
     Family(
+        name="mixtral",
+        architecture="MixtralForCausalLM",
+        gguf="llama",
+        gguf_permuted=True,
+        windows=WindowRule.ALL,
+        window=None,
+        theta=1_000_000.0,
+        eps=1e-5,
+        mixture=MixtureNames(
+            router="block_sparse_moe.gate",
+            experts="block_sparse_moe.experts",
+            gate="w1",
+            up="w3",
+            down="w2",
+            count="num_local_experts",
+            width="intermediate_size",
+            experts_default=8,
+            used_default=2,
+            selective=False,
+        ),
+    ),
+    Family(
         name="qwen2",
         architecture="Qwen2ForCausalLM",
         gguf="qwen2",
@@ -82,6 +132,25 @@ _FAMILIES = (
         qk_norm=True,
         windows=WindowRule.UPPER,
         head_dim=128,
+    ),
+    Family(
+        name="qwen3_moe",
+        architecture="Qwen3MoeForCausalLM",
+        gguf="qwen3moe",
+        qk_norm=True,
+        windows=WindowRule.USED,
+        mixture=MixtureNames(
+            router="mlp.gate",
+            experts="mlp.experts",
+            gate="gate_proj",
+            up="up_proj",
+            down="down_proj",
+            count="num_experts",
+            width="moe_intermediate_size",
+            experts_default=128,
+            used_default=8,
+            selective=True,
+        ),
     ),
     Family(
         name="gemma3_text",
@@ -143,6 +212,7 @@ _LAYER_GGUF = {
     "gate": "ffn_gate",
     "up": "ffn_up",
     "down": "ffn_down",
+    "router": "ffn_gate_inp",
     "post_mlp_norm": "post_ffw_norm",
 }
 
@@ -162,34 +232,59 @@ def family_of_huggingface(model_type: str, architectures: tuple[str, ...]) -> Fa
     raise _unsupported(shown, sorted(family.architecture for family in _FAMILIES))
 
 
-def family_of_gguf(architecture: str) -> Family:
-    """Return the family of a GGUF file's `general.architecture`; Mistral files say `llama`.
+def family_of_gguf(architecture: str, *, mixture: bool) -> Family:
+    """Return the family of a GGUF file's `general.architecture`.
+
+    Mistral files say `llama`, and so do Mixtral's, with `mixture`: they count experts.
 
     Raises:
         UnsupportedError: another architecture; the message lists the supported ones.
     """
     for family in _FAMILIES:
-        if family.gguf == architecture:
+        if family.gguf == architecture and mixture == (family.mixture is not None):
             return family
-    raise _unsupported(architecture, sorted({family.gguf for family in _FAMILIES}))
+    shown = f"{architecture} with experts" if mixture else architecture
+    raise _unsupported(shown, sorted({_shown_gguf(family) for family in _FAMILIES}))
+
+
+def _shown_gguf(family: Family) -> str:
+    return f"{family.gguf} with experts" if family.mixture else family.gguf
 
 
 def huggingface_name(family: Family, slot: Slot) -> str:
     """Return the name of a slot's tensor in a Hugging Face checkpoint of the family."""
+    if slot in _OUTSIDE_HUGGINGFACE:
+        return _OUTSIDE_HUGGINGFACE[slot]
     layer = _SANDWICH_HUGGINGFACE if family.gemma else _LAYER_HUGGINGFACE
-    return _name(slot, _OUTSIDE_HUGGINGFACE, layer, "model.layers")
+    _, index, *site, kind = slot.split(".")
+    return f"model.layers.{index}.{_site_huggingface(family, layer, site)}.{kind}"
+
+
+def _site_huggingface(family: Family, layer: Mapping[str, str], site: Sequence[str]) -> str:
+    names = family.mixture
+    if names is None or site[0] not in ("router", "experts"):
+        return layer[site[0]]
+    if site[0] == "router":
+        return names.router
+    return f"{names.experts}.{site[1]}.{getattr(names, site[2])}"
 
 
 def gguf_name(slot: Slot) -> str:
-    """Return the name of a slot's tensor in a GGUF file."""
-    return _name(slot, _OUTSIDE_GGUF, _LAYER_GGUF, "blk")
+    """Return the name of a slot's tensor in a GGUF file.
+
+    The matrices of all experts of a layer lie in one tensor of three dimensions.
+    """
+    if slot in _OUTSIDE_GGUF:
+        return _OUTSIDE_GGUF[slot]
+    _, index, *site, kind = slot.split(".")
+    experts = "_exps" if site[0] == "experts" else ""
+    return f"blk.{index}.{_LAYER_GGUF[site[-1]]}{experts}.{kind}"
 
 
-def _name(slot: Slot, outside: Mapping[str, str], layer: Mapping[str, str], prefix: str) -> str:
-    if slot in outside:
-        return outside[slot]
-    _, index, site, kind = slot.split(".")
-    return f"{prefix}.{index}.{layer[site]}.{kind}"
+def expert_of(slot: Slot) -> int | None:
+    """Return the number of the expert that a slot belongs to; None for one of no expert."""
+    parts = slot.split(".")
+    return int(parts[3]) if parts[2:3] == ["experts"] else None
 
 
 def _unsupported(architecture: str, supported: list[str]) -> UnsupportedError:

@@ -23,6 +23,7 @@ from fewbit.model.config import (
 from fewbit.model.families import Family, family_of_gguf, gguf_name
 from fewbit.model.fields import Fields
 from fewbit.model.huggingface import embed_scale, softcap
+from fewbit.model.mixtures import expert_count, mixture_of_gguf
 from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind
 from fewbit.program import Activation
 
@@ -51,12 +52,11 @@ def from_gguf(
     Raises:
         MissingError: a key that has no default, or the embedding, is absent.
         BadFileError: a value of the wrong type, out of range, or contradicting another.
-        UnsupportedError: another architecture, mixture of experts or rope scaling.
+        UnsupportedError: another architecture, kind of mixture or rope scaling.
     """
     architecture = Fields(metadata, owner).text("general.architecture")
-    family = family_of_gguf(architecture)
     fields = Fields(metadata, owner, f"{architecture}.")
-    _refuse_experts(fields)
+    family = family_of_gguf(architecture, mixture=expert_count(fields) > 0)
     hidden = fields.integer("embedding_length", 1, HIDDEN_LIMIT)
     heads = fields.integer("attention.head_count", 1, HEAD_LIMIT)
     layers = fields.integer("block_count", 1, LAYER_LIMIT)
@@ -88,16 +88,8 @@ def from_gguf(
         qkv_bias=gguf_name("layers.0.q.bias") in tensors,
         output_bias=gguf_name("layers.0.o.bias") in tensors,
         mlp_bias=gguf_name("layers.0.gate.bias") in tensors,
+        mixture=mixture_of_gguf(fields, family, tensors, layers),
     )
-
-
-def _refuse_experts(fields: Fields) -> None:
-    experts = fields.integer("expert_count", 0, 1 << 20, 0)
-    if experts:
-        raise UnsupportedError(
-            f"{fields.owner}: {fields.prefix}expert_count is {experts}; mixtures of experts are "
-            "not supported, only dense models."
-        )
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int) -> int:

@@ -22,11 +22,11 @@ from fewbit.model.config import (
 )
 from fewbit.model.families import FAMILIES, Family, WindowRule, family_of_huggingface
 from fewbit.model.fields import Fields
+from fewbit.model.mixtures import mixture_of_huggingface, written_mixture
 from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind, llama3_from_divisors
 from fewbit.program import Activation
 
 _ACTIVATIONS = {"silu": Activation.SILU, "gelu_pytorch_tanh": Activation.GELU_TANH}
-_EXPERT_FIELDS = ("num_local_experts", "num_experts", "n_routed_experts")
 _SCALINGS = ("default", "linear", "llama3", "yarn")
 _WINDOWED = "sliding_attention"
 _FULL = "full_attention"
@@ -38,11 +38,10 @@ def from_huggingface(config: Mapping[str, Any], owner: str = "config.json") -> M
     Raises:
         MissingError: a field that has no default is absent.
         BadFileError: a field of the wrong type, out of range, or contradicting another.
-        UnsupportedError: another architecture, mixture of experts, activation or rope scaling.
+        UnsupportedError: another architecture, kind of mixture, activation or rope scaling.
     """
     fields = Fields(config, owner)
     family = _family(fields)
-    _refuse_experts(fields)
     hidden = fields.integer("hidden_size", 1, HIDDEN_LIMIT)
     heads = fields.integer("num_attention_heads", 1, HEAD_LIMIT)
     layers = fields.integer("num_hidden_layers", 1, LAYER_LIMIT)
@@ -59,7 +58,7 @@ def from_huggingface(config: Mapping[str, Any], owner: str = "config.json") -> M
         intermediate=fields.integer("intermediate_size", 1, HIDDEN_LIMIT),
         vocabulary=fields.integer("vocab_size", 1, VOCABULARY_LIMIT),
         context=fields.integer("max_position_embeddings", 1, CONTEXT_LIMIT),
-        eps=fields.number("rms_norm_eps", 0.0, 1.0, 1e-6),
+        eps=fields.number("rms_norm_eps", 0.0, 1.0, family.eps),
         rope=rope,
         local_rope=local_rope,
         windows=_windows(fields, family, layers),
@@ -75,6 +74,7 @@ def from_huggingface(config: Mapping[str, Any], owner: str = "config.json") -> M
         qkv_bias=family.qkv_bias or attention_bias,
         output_bias=attention_bias and not family.qkv_bias,
         mlp_bias=family.mlp_bias and fields.flag("mlp_bias", False),
+        mixture=mixture_of_huggingface(fields, family, layers),
     )
 
 
@@ -103,7 +103,8 @@ def to_huggingface(config: ModelConfig) -> dict[str, Any]:
     }
     if family.mlp_bias:
         written["mlp_bias"] = config.mlp_bias
-    return written | _written_rope(config) | _written_windows(config) | _written_gemma(config)
+    written |= _written_rope(config) | _written_windows(config) | _written_gemma(config)
+    return written | written_mixture(config)
 
 
 def embed_scale(family: Family, hidden: int) -> float:
@@ -117,15 +118,6 @@ def _family(fields: Fields) -> Family:
         raise fields.refuse("architectures", names, "expected a list of names")
     model_type = fields.text("model_type", "") if names else fields.text("model_type")
     return family_of_huggingface(model_type, tuple(names))
-
-
-def _refuse_experts(fields: Fields) -> None:
-    for name in _EXPERT_FIELDS:
-        if fields.integer(name, 0, 1 << 20, 0) > 0:
-            raise UnsupportedError(
-                f"{fields.owner}: {name} is {fields.raw(name)}; mixtures of experts are not "
-                "supported, only dense models."
-            )
 
 
 def _head_dim(fields: Fields, family: Family, hidden: int, heads: int) -> int:
@@ -177,6 +169,8 @@ def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, .
             windowed = [False] * layers
         case WindowRule.ALL:
             windowed = [True] * layers
+        case WindowRule.USED:
+            windowed = [fields.flag("use_sliding_window", False)] * layers
         case WindowRule.UPPER:
             first = fields.integer("max_window_layers", 0, LAYER_LIMIT, 28)
             upper = [layer >= first for layer in range(layers)]
@@ -184,13 +178,13 @@ def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, .
             windowed = _listed(fields, layers, upper) if used else [False] * layers
         case WindowRule.PATTERN:
             windowed = _listed(fields, layers, _patterned(fields, layers))
-    window = _window(fields)
+    window = _window(fields, family)
     return tuple(window if inside else None for inside in windowed)
 
 
-def _window(fields: Fields) -> int | None:
-    """Return the window; an explicit null means none, an absent field 4,096."""
-    absent = None if "sliding_window" in fields.values else 4096
+def _window(fields: Fields, family: Family) -> int | None:
+    """Return the window; an explicit null means none, an absent field the family's."""
+    absent = None if "sliding_window" in fields.values else family.window
     return fields.integer("sliding_window", 1, CONTEXT_LIMIT, absent)
 
 
@@ -326,6 +320,8 @@ def _written_windows(config: ModelConfig) -> dict[str, Any]:
             return {}
         case WindowRule.ALL:
             return {"sliding_window": window}
+        case WindowRule.USED:
+            return {"use_sliding_window": window is not None, "sliding_window": window}
         case WindowRule.UPPER:
             first = config.windows.index(window) if window is not None else config.layers
             used = {"use_sliding_window": window is not None, "max_window_layers": first}

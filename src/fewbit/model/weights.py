@@ -11,8 +11,8 @@ fl((y - 1) + 1) is y again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,26 +22,16 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.checkpoint import Checkpoint, GgufFacts, TensorInfo
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
-from fewbit.formats.registry import F32, decode
+from fewbit.formats.registry import F32, FLOATS, decode
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import slot_shapes
-from fewbit.model.families import FAMILIES, gguf_name, huggingface_name
+from fewbit.model.families import FAMILIES, expert_of, gguf_name, huggingface_name
 from fewbit.model.gguf import ROPE_DIVISORS, from_gguf
 from fewbit.model.huggingface import from_huggingface
+from fewbit.model.places import StoredWeight, expert_in_gguf, fused_huggingface
 from fewbit.program import Slot
 from fewbit.records.kernels import Activations
-
-
-@dataclass(frozen=True, eq=False)
-class StoredWeight:
-    """Where a slot's tensor lies, and how it becomes the slot's."""
-
-    name: str
-    order: NDArray[np.intp] | None = None
-    """Stored row (of a vector: element) for each row of the slot; None where they agree."""
-    offset: float = 0.0
-    """Subtracted from the stored values."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +51,10 @@ class ModelSource:
         return self.checkpoint.path
 
     def info(self, slot: Slot) -> TensorInfo:
-        """Return what is stored for a slot."""
-        return self.checkpoint.tensors[self.slots[slot].name]
+        """Return what is stored for a slot; of experts that share a tensor, the slot's part."""
+        stored = self.slots[slot]
+        info = self.checkpoint.tensors[stored.name]
+        return info if stored.rows is None else _part(info, stored.rows)
 
     def read(self, slot: Slot) -> QuantTensor:
         """Return a slot's tensor in the convention of Hugging Face; a vector's shape is (1, n).
@@ -71,6 +63,8 @@ class ModelSource:
         """
         stored = self.slots[slot]
         tensor = self.checkpoint.read(stored.name)
+        if stored.rows is not None:
+            tensor = tensor.take_rows(stored.rows)
         if stored.order is not None:
             tensor = _reorder(tensor, stored.order)
         return _shift(tensor, stored.offset) if stored.offset else tensor
@@ -127,9 +121,10 @@ def source_of(checkpoint: Checkpoint) -> ModelSource:
     config = _read_config(checkpoint)
     shapes = slot_shapes(config)
     place = _gguf_place if isinstance(checkpoint.facts, GgufFacts) else _huggingface_place
-    slots = {slot: place(config, slot) for slot in shapes}
+    slots = {slot: place(config, slot, checkpoint.tensors) for slot in shapes}
     for slot, shape in shapes.items():
-        _check_shape(checkpoint, slots[slot].name, shape)
+        _check_shape(checkpoint, slots[slot], shape)
+    _check_routers(checkpoint, slots)
     unused = _unused(checkpoint, config, slots)
     return ModelSource(config, checkpoint, slots, unused)
 
@@ -166,11 +161,14 @@ def _refuse_other_methods(config: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _huggingface_place(config: ModelConfig, slot: Slot) -> StoredWeight:
-    return StoredWeight(huggingface_name(FAMILIES[config.family], slot))
+def _huggingface_place(config: ModelConfig, slot: Slot, tensors: Collection[str]) -> StoredWeight:
+    name = huggingface_name(FAMILIES[config.family], slot)
+    if name in tensors or config.mixture is None:
+        return StoredWeight(name)
+    return fused_huggingface(config.mixture, config.hidden, slot, tensors) or StoredWeight(name)
 
 
-def _gguf_place(config: ModelConfig, slot: Slot) -> StoredWeight:
+def _gguf_place(config: ModelConfig, slot: Slot, tensors: Collection[str]) -> StoredWeight:
     name = gguf_name(slot)
     site = slot.split(".")[-2]
     if site.endswith("_norm"):
@@ -178,22 +176,36 @@ def _gguf_place(config: ModelConfig, slot: Slot) -> StoredWeight:
     if site in ("q", "k") and FAMILIES[config.family].gguf_permuted:
         heads = config.heads if site == "q" else config.kv_heads
         return StoredWeight(name, interleaved_rows(heads, config.head_dim))
+    if config.mixture is not None and expert_of(slot) is not None:
+        return expert_in_gguf(config.mixture, config.hidden, slot, tensors)
     return StoredWeight(name)
 
 
-def _check_shape(checkpoint: Checkpoint, name: str, shape: tuple[int, int]) -> None:
-    info = checkpoint.tensors.get(name)
+def _check_shape(checkpoint: Checkpoint, stored: StoredWeight, shape: tuple[int, int]) -> None:
+    info = checkpoint.tensors.get(stored.name)
     if info is None:
         raise MissingError(
-            f"{checkpoint.path} has no tensor '{name}', which its configuration calls for; "
+            f"{checkpoint.path} has no tensor '{stored.name}', which its configuration calls for; "
             "the file is incomplete, fetch it again."
         )
-    wanted = shape if len(info.shape) > 1 else shape[1:]
+    wanted = stored.shape or (shape if len(info.shape) > 1 else shape[1:])
     if tuple(info.shape) != wanted:
         raise BadFileError(
-            f"{checkpoint.path}: the tensor '{name}' has shape {tuple(info.shape)}, but the "
+            f"{checkpoint.path}: the tensor '{stored.name}' has shape {tuple(info.shape)}, but the "
             f"configuration calls for {wanted}; one of them is damaged, fetch the model again."
         )
+
+
+def _check_routers(checkpoint: Checkpoint, slots: Mapping[Slot, StoredWeight]) -> None:
+    """Refuse a router whose input would be rounded: experts are chosen in float32."""
+    for slot, stored in slots.items():
+        form = checkpoint.tensors[stored.name].format
+        if slot.endswith(".router.weight") and form not in FLOATS:
+            raise UnsupportedError(
+                f"{checkpoint.path}: the router '{stored.name}' is in {form.name}; a mixture's "
+                f"router must be in {', '.join(f.name for f in FLOATS)}, because experts are "
+                "chosen in float32."
+            )
 
 
 def _unused(
@@ -216,6 +228,13 @@ def _unused(
 def _derived(name: str) -> bool:
     """Return whether a tensor holds only what the configuration says anyway (old Llama files)."""
     return name.endswith(".rotary_emb.inv_freq")
+
+
+def _part(info: TensorInfo, rows: slice) -> TensorInfo:
+    """Describe some rows of a tensor whose rows take equal bytes."""
+    all_rows, columns = info.matrix_shape
+    count = len(range(*rows.indices(all_rows)))
+    return replace(info, shape=(count, columns), nbytes=info.nbytes // all_rows * count)
 
 
 def _reorder(tensor: QuantTensor, order: NDArray[np.intp]) -> QuantTensor:

@@ -25,9 +25,11 @@ from fewbit.program import (
     Attention,
     Buffer,
     Embed,
+    Expert,
     GatedActivation,
     Hadamard,
     Linear,
+    Mixture,
     Op,
     RmsNorm,
     Rope,
@@ -40,6 +42,7 @@ from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.chooser import rounding_of
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.kv import rounded_queries, rounded_rows
+from fewbit.runtime.mixture import mixed, route, rows_of_expert
 from fewbit.runtime.step import PAGE, Span, StepInput
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -299,8 +302,7 @@ class ReferenceExecutor:
     @_op.register
     def _(self, op: Linear, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
         bias = None if op.bias is None else self._vector(op.bias)
-        activations = self._binding.kernels[op.weight].activations
-        return linear(buffers[op.x], self._weight(op.weight), bias, activations)
+        return self._linear(buffers[op.x], op.weight, bias)
 
     @_op.register
     def _(self, op: Rope, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
@@ -331,6 +333,16 @@ class ReferenceExecutor:
         return gated_activation(buffers[op.gate], buffers[op.up], op.activation)
 
     @_op.register
+    def _(self, op: Mixture, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
+        x = buffers[op.x]
+        chosen, weights = route(buffers[op.router], op)
+        outputs = np.empty((*chosen.shape, x.shape[1]), np.float32)
+        for number in np.unique(chosen):
+            rows, ranks = rows_of_expert(chosen, number)
+            outputs[rows, ranks] = self._expert(op.experts[number], x[rows], op.activation)
+        return mixed(outputs, weights)
+
+    @_op.register
     def _(self, op: Add, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
         return buffers[op.x] + buffers[op.y]
 
@@ -341,6 +353,13 @@ class ReferenceExecutor:
     @_op.register
     def _(self, op: Softcap, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
         return softcap(buffers[op.x], op.cap)
+
+    def _linear(self, x: Floats, slot: Slot, bias: Floats | None = None) -> Floats:
+        return linear(x, self._weight(slot), bias, self._binding.kernels[slot].activations)
+
+    def _expert(self, expert: Expert, x: Floats, activation: Activation) -> Floats:
+        gate, up = self._linear(x, expert.gate), self._linear(x, expert.up)
+        return self._linear(gated_activation(gate, up, activation), expert.down)
 
     def _weight(self, slot: Slot) -> Floats:
         if slot not in self._decoded:
