@@ -29,7 +29,8 @@ from fewbit.program import CacheType
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
 from fewbit.runtime.step import Span, StepInput
 
-FAMILIES = ["llama", "llama-tied", "llama-biased", "qwen2", "qwen3", "gemma3"]
+DENSE = ["llama", "llama-tied", "llama-biased", "qwen2", "qwen3", "gemma3"]
+FAMILIES = [*DENSE, "mixtral", "qwen3-moe", "qwen3-moe-sparse"]
 ROUNDINGS = 8
 """Times the effect of one rounding of every weight that is allowed."""
 ROWS = 24
@@ -81,7 +82,7 @@ def as_f32(values):
 def rescales(source, kinds=tuple(SiteKind)):
     """Return a random rescale of every site, factors in [1/4, 4]."""
     random = np.random.default_rng(1)
-    sites = rescale_sites(build_program(source.config))
+    sites = rescale_sites(source.config)
     return [
         Rescale(site, np.exp2(random.uniform(-2, 2, site.width)).astype(np.float32))
         for site in sites
@@ -90,7 +91,7 @@ def rescales(source, kinds=tuple(SiteKind)):
 
 
 def head_rotations(source):
-    sites = rescale_sites(build_program(source.config))
+    sites = rescale_sites(source.config)
     matrix = randomized(hadamard(source.config.head_dim), 3)
     return [RotateHeads(site, matrix) for site in sites if site.kind is SiteKind.VALUES]
 
@@ -99,10 +100,10 @@ def residual_rotation(source):
     return [rotate_residual(source, randomized(hadamard(source.config.hidden), 4))]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DENSE)
 def test_every_family_has_four_sites_a_layer(sources, name):
     source, *_ = sources(name)
-    sites = rescale_sites(build_program(source.config))
+    sites = rescale_sites(source.config)
     by_layer = {layer: [] for layer in range(source.config.layers)}
     for site in sites:
         by_layer[site.layer].append(site)
@@ -116,6 +117,16 @@ def test_every_family_has_four_sites_a_layer(sources, name):
             ("gate.weight", "up.weight"),
             ("down.weight",),
         ]
+
+
+def test_a_mixture_has_a_site_in_every_expert_and_its_router_reads_the_norm(sources):
+    source, *_ = sources("mixtral")
+    found = [site for site in rescale_sites(source.config) if site.layer == 1]
+    experts = source.config.mixture.experts
+    assert [site.kind.value for site in found] == ["norm", "values", "norm"] + ["up"] * experts
+    assert found[2].consumers[0] == "layers.1.router.weight"
+    assert len(found[2].consumers) == 1 + 2 * experts
+    assert found[-1].consumers == (f"layers.1.experts.{experts - 1}.down.weight",)
 
 
 @pytest.mark.parametrize("kind", list(SiteKind))
@@ -223,6 +234,12 @@ def plant_bias_left(source, changes, monkeypatch):
     return replace(changed, edits=matrices)
 
 
+def plant_router_forgotten(source, changes, monkeypatch):
+    changed = transformed(source, changes)
+    edits = {slot: edit for slot, edit in changed.edits.items() if ".router." not in slot}
+    return replace(changed, edits=edits)
+
+
 def plant_divided_twice(source, changes, monkeypatch):
     changed = transformed(source, changes)
     edits = {slot: edit * 2 if is_vector(slot) else edit for slot, edit in changed.edits.items()}
@@ -237,6 +254,7 @@ def plant_divided_twice(source, changes, monkeypatch):
         ("qwen2", SiteKind.VALUES, plant_bias_left),
         ("llama-biased", SiteKind.UP, plant_bias_left),
         ("llama", SiteKind.NORM, plant_divided_twice),
+        ("mixtral", SiteKind.NORM, plant_router_forgotten),
     ],
 )
 def test_planted_bugs_are_seen(sources, monkeypatch, name, kind, plant):
@@ -254,7 +272,7 @@ def test_a_bias_that_is_not_rotated_is_seen(sources, monkeypatch):
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan])
 def test_factors_must_be_finite_and_positive(sources, bad):
     source, *_ = sources("llama")
-    site = rescale_sites(build_program(source.config))[0]
+    site = rescale_sites(source.config)[0]
     factors = np.ones(site.width, np.float32)
     factors[7] = bad
     with pytest.raises(UsageError, match=r"channel 7 at layers\.0\.attn_norm"):
@@ -263,7 +281,7 @@ def test_factors_must_be_finite_and_positive(sources, bad):
 
 def test_spread_and_gathered_undo_each_other(sources):
     source, *_ = sources("llama")
-    site = next(s for s in rescale_sites(build_program(source.config)) if s.share > 1)
+    site = next(s for s in rescale_sites(source.config) if s.share > 1)
     channels = np.arange(site.width, dtype=np.float32)
     spread = site.spread(channels)
     assert spread.tolist()[: 2 * site.run] == channels.tolist()[: site.run] * 2

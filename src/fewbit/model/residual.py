@@ -10,9 +10,22 @@ from numpy.typing import NDArray
 from fewbit.errors import UnsupportedError
 from fewbit.formats.registry import decode
 from fewbit.model.decoder import build_program
+from fewbit.model.sites import columns_read
 from fewbit.model.transforms import Fold, RotateResidual
 from fewbit.model.weights import ModelSource
-from fewbit.program import Add, Buffer, Embed, Linear, Op, Program, RmsNorm, SelectRows, Slot
+from fewbit.program import (
+    Add,
+    Buffer,
+    Embed,
+    Linear,
+    Mixture,
+    Op,
+    Program,
+    RmsNorm,
+    SelectRows,
+    Slot,
+    slots_of,
+)
 
 
 def rotate_residual(source: ModelSource, matrix: NDArray[np.float64]) -> RotateResidual:
@@ -43,10 +56,7 @@ def rotate_residual(source: ModelSource, matrix: NDArray[np.float64]) -> RotateR
         readers |= {"head.weight": None}
         folds = {norm: _apart(fold, table) for norm, fold in folds.items()}
     readers |= {table: None}
-    writers = tuple(slot for op in _writers(program, stream) for slot in (op.weight, op.bias))
-    return RotateResidual(
-        matrix, tuple(readers), tuple(s for s in writers if s is not None), folds, untied
-    )
+    return RotateResidual(matrix, tuple(readers), _writers(program, stream), folds, untied)
 
 
 def _apart(fold: Fold, table: Slot) -> Fold:
@@ -65,25 +75,31 @@ def _stream(program: Program) -> set[Buffer]:
     return stream
 
 
-def _writers(program: Program, stream: set[Buffer]) -> list[Linear]:
-    """Return the linears whose output is added to the stream."""
+def _writers(program: Program, stream: set[Buffer]) -> tuple[Slot, ...]:
+    """Return matrices and biases whose output is added to the stream."""
     by_output = {op.out: op for op in program.ops}
-    found = []
+    found: list[Slot] = []
     for op in program.ops:
         if isinstance(op, Add) and op.x in stream:
             writer = by_output[op.y]
-            if not isinstance(writer, Linear):
+            if isinstance(writer, Linear):
+                found += slots_of(writer)
+            elif isinstance(writer, Mixture):
+                found += [expert.down for expert in writer.experts]
+            else:
                 raise _refused(writer, f"writes '{op.y}' to")
-            found.append(writer)
-    return found
+    return tuple(found)
 
 
 def _consumers(program: Program, norm: RmsNorm) -> tuple[Slot, ...]:
-    readers = [op for op in program.ops if norm.out in program.inputs(op)]
-    for reader in readers:
-        if not isinstance(reader, Linear):
-            raise _refused(reader, f"reads the norm '{norm.out}' of")
-    return tuple(op.weight for op in readers if isinstance(op, Linear))
+    found: list[Slot] = []
+    for op in program.ops:
+        if norm.out in program.inputs(op):
+            slots = columns_read(op, norm.out)
+            if not slots:
+                raise _refused(op, f"reads the norm '{norm.out}' of")
+            found += slots
+    return tuple(found)
 
 
 def _refused(op: Op, what: str) -> UnsupportedError:

@@ -10,22 +10,28 @@ channel alone). They are found in the Program itself, so a family brings its own
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.model.config import ModelConfig
+from fewbit.model.decoder import build_program, slot_shapes
 from fewbit.program import (
     OUTSIDE,
     Attention,
     Buffer,
+    Expert,
     GatedActivation,
     Linear,
+    Mixture,
     Op,
     Program,
     RmsNorm,
     Slot,
+    slots_of,
 )
 
 
@@ -47,7 +53,7 @@ class Site:
     kind: SiteKind
     layer: int
     buffer: Buffer
-    """What the consumers read, [rows, inputs]."""
+    """What the consumers read, [rows, inputs]; inside an expert, a name of its own."""
     producers: tuple[Slot, ...]
     """The norm's weight; or the matrix whose rows, and the bias whose elements, are channels."""
     consumers: tuple[Slot, ...]
@@ -79,21 +85,32 @@ class Site:
         return np.moveaxis(runs, -2, -3).reshape(*lead, self.share, self.width)
 
 
-def rescale_sites(program: Program) -> tuple[Site, ...]:
-    """Return every site inside the decoder layers, in the order of the Program.
+def rescale_sites(config: ModelConfig) -> tuple[Site, ...]:
+    """Return every site inside the decoder layers of a model, in the order of its Program.
 
     A site is left out where a slot of it serves another op as well, or where something else than a
     matrix reads the channels.
     """
-    graph = _Graph(program)
-    found = (graph.site(op) for op in program.ops if op.layer != OUTSIDE)
-    return tuple(site for site in found if site is not None and graph.is_sound(site))
+    program = build_program(config)
+    graph = _Graph(program, slot_shapes(config))
+    found = (site for op in program.ops if op.layer != OUTSIDE for site in graph.sites(op))
+    return tuple(site for site in found if graph.is_sound(site))
+
+
+def columns_read(op: Op, buffer: Buffer) -> tuple[Slot, ...]:
+    """Return the matrices whose columns meet a buffer that `op` reads; none where it has none."""
+    if isinstance(op, Linear):
+        return (op.weight,)
+    if isinstance(op, Mixture) and buffer == op.x:
+        return tuple(slot for expert in op.experts for slot in (expert.gate, expert.up))
+    return ()
 
 
 class _Graph:
     """Who writes a buffer, who reads it, and how many ops use a slot."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, shapes: Mapping[Slot, tuple[int, int]]) -> None:
+        self._shapes = shapes
         self._widths = program.widths
         self._writer = {op.out: op for op in program.ops}
         self._readers: dict[Buffer, list[Op]] = {op.out: [] for op in program.ops}
@@ -101,20 +118,22 @@ class _Graph:
         for op in program.ops:
             for buffer in program.inputs(op):
                 self._readers[buffer].append(op)
-            self._uses.update(_slots(op))
+            self._uses.update(slots_of(op))
 
-    def site(self, op: Op) -> Site | None:
-        """Return the site whose consumers' input `op` writes, if it is an op that has one."""
+    def sites(self, op: Op) -> list[Site]:
+        """Return the sites whose consumers' input `op` writes, or inside `op`."""
         match op:
             case RmsNorm() if op.width == self._widths[op.out]:  # heads' norms precede rope
                 site = self._site(op, SiteKind.NORM, (op.weight,), op.width)
-                return replace(site, offset=op.offset)
+                return [replace(site, offset=op.offset)]
             case Attention():
                 site = self._site(op, SiteKind.VALUES, self._rows(op.v), self._widths[op.v])
-                return replace(site, run=op.head_dim, share=op.heads // op.kv_heads)
+                return [replace(site, run=op.head_dim, share=op.heads // op.kv_heads)]
             case GatedActivation():
-                return self._site(op, SiteKind.UP, self._rows(op.up), self._widths[op.up])
-        return None
+                return [self._site(op, SiteKind.UP, self._rows(op.up), self._widths[op.up])]
+            case Mixture():
+                return [self._expert(op, expert) for expert in op.experts]
+        return []
 
     def is_sound(self, site: Site) -> bool:
         """Return whether both sides are there and serve this site alone."""
@@ -137,16 +156,20 @@ class _Graph:
         writer = self._writer[buffer]
         if not isinstance(writer, Linear) or len(self._readers[buffer]) != 1:
             return ()
-        return _slots(writer)
+        return slots_of(writer)
 
     def _columns(self, buffer: Buffer) -> tuple[Slot, ...]:
         """Return the matrices that read a buffer; nothing where another kind of op reads it."""
-        readers = self._readers[buffer]
-        matrices = tuple(op.weight for op in readers if isinstance(op, Linear))
-        return matrices if len(matrices) == len(readers) else ()
+        found = [columns_read(op, buffer) for op in self._readers[buffer]]
+        return tuple(slot for slots in found for slot in slots) if all(found) else ()
 
-
-def _slots(op: Op) -> tuple[Slot, ...]:
-    """Return an op's weight and bias, as far as it has them."""
-    found = (getattr(op, name, None) for name in ("weight", "bias"))
-    return tuple(slot for slot in found if slot is not None)
+    def _expert(self, op: Mixture, expert: Expert) -> Site:
+        """Return the site inside an expert; its buffer is not one of the Program's."""
+        return Site(
+            kind=SiteKind.UP,
+            layer=op.layer,
+            buffer=f"{expert.down.removesuffix('.down.weight')}.activation",
+            producers=(expert.up,),
+            consumers=(expert.down,),
+            width=self._shapes[expert.down][1],
+        )

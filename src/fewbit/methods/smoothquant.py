@@ -1,0 +1,89 @@
+"""SmoothQuant (Xiao et al. 2023): move the range of activations into the weights.
+
+With one int8 scale per token, the channel of largest magnitude sets the step of all others. The
+factors s_j = max|x_j|^alpha / max|w_j|^(1 - alpha) (equation 4) divide such channels, and the
+weights' columns take them in. The paper has one alpha per model; here it is searched per site, by
+the error that counts when both sides are rounded: that of the layer's outputs on a sample of rows,
+||X W^T - Q_a(X / s) Q_w(W s)^T||^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.methods.scaling import (
+    Consumer,
+    Rounding,
+    Scaling,
+    channel_largest,
+    floored_logarithms,
+    rounded,
+    sound_factors,
+    unscaled,
+)
+from fewbit.methods.statistics import InputStatistics
+
+ALPHAS: tuple[float, ...] = tuple(step / 20 for step in range(21))
+
+RoundInputs: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Rows of inputs -> the rows rounded as the layer's kernel will round them, and decoded."""
+
+
+def int8_per_token(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return rows rounded to int8 with a float32 scale each: absmax / 127, ties to even."""
+    scales = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
+    codes = np.divide(x, scales, out=np.zeros_like(x), where=scales > 0)
+    values: NDArray[np.float32] = np.rint(codes).clip(-127, 127) * scales
+    return values
+
+
+def search_smoothquant(  # noqa: PLR0913
+    consumers: Sequence[Consumer],
+    statistics: InputStatistics,
+    sample: NDArray[np.float32],
+    channel_of: NDArray[np.intp],
+    *,
+    round_inputs: RoundInputs = int8_per_token,
+    rounding: Rounding = rounded,
+) -> Scaling:
+    """Return the factors of least output error; no scaling is among the candidates and wins ties.
+
+    Args:
+        consumers: the matrices that read the site; kept ones read rounded inputs no less, but in
+            float32, so they do not count.
+        statistics: of their common input; the largest magnitudes come from all rows.
+        sample: rows of the input, float32 [rows, inputs], on which the error is measured.
+        channel_of: [inputs], the channel of each input; several inputs may repeat one.
+        round_inputs: how the layers will round their inputs.
+        rounding: how weights are rounded.
+
+    Raises:
+        UnsupportedError, UsageError, NumericalError: as the rounding.
+    """
+    read = [consumer for consumer in consumers if consumer.form is not None]
+    wanted = [sample @ consumer.weight.T for consumer in read]
+
+    def error(factors: NDArray[np.float32]) -> float:
+        spread = factors[channel_of]
+        inputs = round_inputs(sample / spread)
+        total = 0.0
+        for consumer, exact in zip(read, wanted, strict=True):
+            assert consumer.form is not None
+            found = inputs @ rounding(consumer.weight * spread, consumer.form).T
+            total += float(np.square(found - exact, dtype=np.float64).sum())
+        return total / len(sample)
+
+    x = floored_logarithms(channel_largest(statistics.largest, channel_of))
+    columns = np.max([np.abs(consumer.weight).max(axis=0) for consumer in read], axis=0)
+    w = floored_logarithms(channel_largest(columns, channel_of))
+    candidates = {alpha: sound_factors(alpha * x - (1 - alpha) * w) for alpha in ALPHAS}
+    errors = {alpha: error(factors) for alpha, factors in candidates.items()}
+    before = error(np.ones(len(x), np.float32))
+    alpha = min(errors, key=lambda a: errors[a])
+    if not errors[alpha] < before:
+        return unscaled(len(x), before)
+    return Scaling(candidates[alpha], f"alpha {alpha:g}", before, errors[alpha])
