@@ -195,6 +195,23 @@ class Executor:
     @property
     def workspace_bytes(self) -> int: ...
 
+def gram_kernel(isa: str) -> str: ...
+def add_gram(
+    gram: NDArray[np.float32],
+    x: NDArray[np.float32],
+    lengths: list[int],
+    isa: str,
+    pool: ThreadPool,
+) -> None: ...
+def mirror_gram(gram: NDArray[np.float32], pool: ThreadPool) -> None: ...
+def add_moments(
+    squares: NDArray[np.float64],
+    absolute: NDArray[np.float64],
+    largest: NDArray[np.float32],
+    x: NDArray[np.float32],
+    pool: ThreadPool,
+) -> None: ...
+
 class ReadBuffer:
     def __init__(self, bytes: int, threads: int) -> None: ...
     def read(self, isa: str) -> tuple[float, int]: ...

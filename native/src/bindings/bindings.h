@@ -16,6 +16,7 @@ void bind_weight_only(nanobind::module_& module);
 void bind_simd(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
+void bind_gram(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 
 // The instruction set of this name (`amx`, `avx512vnni`, `avx2`, `portable`); std::invalid_argument

@@ -8,5 +8,6 @@ NB_MODULE(_native, module) {
   fewbit::bind_weight_only(module);
   fewbit::bind_executor(module);
   fewbit::bind_sampling(module);
+  fewbit::bind_gram(module);
   fewbit::bind_machine(module);
 }

@@ -1,0 +1,151 @@
+// X^T X with AMX's bf16 tiles. Inputs are rounded to bf16; a product of two is exact in float32,
+// and the tiles add products of two rows at a time to float32 sums over a block's rows.
+#include <immintrin.h>
+
+#include "gram/gram.h"
+#include "simd/avx512.h"
+
+namespace fewbit {
+
+namespace {
+
+constexpr int kTile = 16;      // columns of the input
+constexpr int kStepRows = 32;  // rows of the input in a tile
+constexpr int kTilesWide = 4;  // of a panel
+constexpr size_t kTileBytes = 1024;
+// Of one step of 32 rows: a panel's tiles as left factors, then as right ones.
+constexpr size_t kStepBytes = 2 * kTilesWide * kTileBytes;
+constexpr size_t kPanelBytes = kGramRows / kStepRows * kStepBytes;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+void configure() {
+  TileConfig config;
+  // The intrinsic claims to read 8 bytes only, and the compiler would drop the others.
+  __asm__ volatile("" ::"r"(&config) : "memory");
+  _tile_loadconfig(&config);
+}
+
+// 16 columns of two rows as bf16, the two of a column side by side.
+__m512i pair_of_rows(const float* x, int64_t stride, int64_t rows, __mmask16 columns) {
+  const __m512 first = rows > 0 ? _mm512_maskz_loadu_ps(columns, x) : _mm512_setzero_ps();
+  const __m512 second = rows > 1 ? _mm512_maskz_loadu_ps(columns, x + stride) : _mm512_setzero_ps();
+  const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(halves));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(halves, 1));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+// Transposes 16 vectors of 16 words: quarters of words, then quarters of 128-bit lanes.
+void transpose(const __m512i (&in)[kTile], uint8_t* out) {
+  __m512i quads[kTile];
+#pragma GCC unroll 4
+  for (int i = 0; i < kTile; i += 4) {
+    const __m512i a = _mm512_unpacklo_epi32(in[i], in[i + 1]);
+    const __m512i b = _mm512_unpackhi_epi32(in[i], in[i + 1]);
+    const __m512i c = _mm512_unpacklo_epi32(in[i + 2], in[i + 3]);
+    const __m512i d = _mm512_unpackhi_epi32(in[i + 2], in[i + 3]);
+    quads[i] = _mm512_unpacklo_epi64(a, c);
+    quads[i + 1] = _mm512_unpackhi_epi64(a, c);
+    quads[i + 2] = _mm512_unpacklo_epi64(b, d);
+    quads[i + 3] = _mm512_unpackhi_epi64(b, d);
+  }
+  // quads[4 g + w], lane l: word 4 l + w of the vectors 4 g .. 4 g + 3.
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; ++w) {
+    const __m512i a = _mm512_shuffle_i32x4(quads[w], quads[4 + w], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(quads[w], quads[4 + w], 0xee);
+    const __m512i c = _mm512_shuffle_i32x4(quads[8 + w], quads[12 + w], 0x44);
+    const __m512i d = _mm512_shuffle_i32x4(quads[8 + w], quads[12 + w], 0xee);
+    _mm512_store_si512(out + 64 * w, _mm512_shuffle_i32x4(a, c, 0x88));
+    _mm512_store_si512(out + 64 * (4 + w), _mm512_shuffle_i32x4(a, c, 0xdd));
+    _mm512_store_si512(out + 64 * (8 + w), _mm512_shuffle_i32x4(b, d, 0x88));
+    _mm512_store_si512(out + 64 * (12 + w), _mm512_shuffle_i32x4(b, d, 0xdd));
+  }
+}
+
+void pack_bfloats(const float* x, int64_t stride, int64_t rows, int64_t columns, uint8_t* panel) {
+  for (int64_t row = 0; row < rows; row += kStepRows, panel += kStepBytes) {
+    for (int tile = 0; tile < kTilesWide; ++tile) {
+      const int64_t left = columns - tile * kTile;
+      const int wide = static_cast<int>(left < 0 ? 0 : left < kTile ? left : kTile);
+      const float* from = x + row * stride + tile * kTile;
+      __m512i pairs[kTile];
+#pragma GCC unroll 16
+      for (int p = 0; p < kTile; ++p) {
+        pairs[p] =
+            pair_of_rows(from + 2 * p * stride, stride, rows - row - 2 * p, Avx512::first(wide));
+      }
+      uint8_t* right = panel + (kTilesWide + tile) * kTileBytes;
+#pragma GCC unroll 16
+      for (int p = 0; p < kTile; ++p) _mm512_store_si512(right + 64 * p, pairs[p]);
+      transpose(pairs, panel + tile * kTileBytes);
+    }
+  }
+}
+
+using Sums = float[kTile][kTile];
+
+void add_sums(const Sums& sums, int64_t rows, int64_t columns, float* c, int64_t stride) {
+  if (columns <= 0) return;
+  const __mmask16 mask = Avx512::first(static_cast<int>(columns < kTile ? columns : kTile));
+  for (int64_t r = 0; r < rows && r < kTile; ++r, c += stride) {
+    const __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c), _mm512_load_ps(sums[r]));
+    _mm512_mask_storeu_ps(c, mask, sum);
+  }
+}
+
+// The sums of 32 x 32 outputs over a block's rows.
+void multiply_quarter(const uint8_t* a, const uint8_t* b, int64_t rows, Sums (&sums)[2][2]) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t row = 0; row < rows; row += kStepRows, a += kStepBytes, b += kStepBytes) {
+    _tile_loadd(4, a, 64);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTileBytes, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + kTileBytes, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums[0][0], 64);
+  _tile_stored(1, sums[0][1], 64);
+  _tile_stored(2, sums[1][0], 64);
+  _tile_stored(3, sums[1][1], 64);
+}
+
+void multiply_bfloats(const uint8_t* a, const uint8_t* b, int64_t rows, int64_t a_columns,
+                      int64_t b_columns, float* c, int64_t stride) {
+  configure();
+  alignas(64) Sums sums[2][2];
+  for (int64_t i = 0; i < a_columns; i += 2 * kTile) {
+    for (int64_t j = 0; j < b_columns; j += 2 * kTile) {
+      const uint8_t* left = a + i / kTile * kTileBytes;
+      const uint8_t* right = b + (kTilesWide + j / kTile) * kTileBytes;
+      multiply_quarter(left, right, rows, sums);
+      for (int64_t r = 0; r < 2; ++r) {
+        for (int64_t s = 0; s < 2; ++s) {
+          const int64_t row = i + r * kTile, column = j + s * kTile;
+          add_sums(sums[r][s], a_columns - row, b_columns - column, c + row * stride + column,
+                   stride);
+        }
+      }
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace
+
+extern const GramKernels kAmxGram = {"bf16/amx", kPanelBytes, pack_bfloats, multiply_bfloats};
+
+}  // namespace fewbit

@@ -1,0 +1,52 @@
+// Which kernels of X^T X this CPU has.
+#include "gram/gram.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fewbit {
+
+extern const GramKernels kPortableGram;
+#if defined(__x86_64__)
+extern const GramKernels kAvx2Gram;
+extern const GramKernels kAvx512Gram;
+extern const GramKernels kAmxGram;
+#elif defined(__aarch64__)
+extern const GramKernels kNeonGram;
+#endif
+
+namespace {
+
+#if defined(__x86_64__)
+// CPUID 7.0: EDX bit 22 is amx-bf16. CPUID 7.1: EAX bit 5 is avx512-bf16.
+bool has_bfloat_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || ((d >> 22) & 1u) == 0) return false;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 5) & 1u);
+}
+#endif
+
+}  // namespace
+
+const GramKernels& gram_kernels(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return kAvx2Gram;
+    case Isa::kAvx512Vnni:
+      return kAvx512Gram;
+    case Isa::kAmx: {
+      static const bool tiles = has_bfloat_tiles();
+      return tiles ? kAmxGram : kAvx512Gram;
+    }
+#elif defined(__aarch64__)
+    case Isa::kNeon:
+      return kNeonGram;
+#endif
+    default:
+      return kPortableGram;
+  }
+}
+
+}  // namespace fewbit
