@@ -9,7 +9,7 @@ import numpy as np
 
 from fewbit.formats.registry import encode, parse_format
 from fewbit.model.binding import is_vector
-from fewbit.model.config import ModelConfig
+from fewbit.model.config import MixtureConfig, ModelConfig
 from fewbit.model.decoder import build_program, slot_shapes
 from fewbit.model.rope import RopeConfig
 from fewbit.program import CacheType
@@ -56,6 +56,18 @@ GEMMA_LIKE = replace(
 """Every switch of the decoder at once."""
 
 
+MIXTURE = replace(
+    SMALL,
+    family="qwen3_moe",
+    layers=3,
+    windows=(None,) * 3,
+    mixture=MixtureConfig(
+        experts=7, used=3, width=64, layers=(True, False, True), normalized=False
+    ),
+)
+"""Mixtures of experts around a dense layer."""
+
+
 def bind_random(
     config: ModelConfig,
     formats: Sequence[str],
@@ -73,7 +85,8 @@ def bind_random(
         values = random.standard_normal(shape) * (0.1 if is_vector(slot) else shape[1] ** -0.5)
         if slot.endswith("_norm.weight") and config.norm_offset == 0.0:
             values += 1.0
-        form = parse_format("f32" if is_vector(slot) else formats[matrices % len(formats)])
+        exact = is_vector(slot) or slot.endswith("router.weight")
+        form = parse_format("f32" if exact else formats[matrices % len(formats)])
         tensors[slot] = encode(values.astype(np.float32), form)
         if not is_vector(slot):
             kernels[slot] = choose_reference(slot, tensors[slot], activations)

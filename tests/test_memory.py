@@ -1,7 +1,7 @@
 """Memory counted before a model is loaded, and what the system has left."""
 
 import pytest
-from tiny_models import CONFIGS, MIXTURES, random_weights, write_huggingface
+from tiny_models import CONFIGS, random_weights, write_huggingface
 
 import fewbit.model.memory
 from fewbit.errors import UsageError
@@ -96,7 +96,7 @@ def test_the_plan_is_what_the_executor_takes(folder):
     assert plan.needed == plan.weights + plan.store + plan.workspace
 
 
-@pytest.mark.parametrize("name", [n for n in CONFIGS if n not in MIXTURES])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_the_workspace_stays_under_its_bound(name, tmp_path):
     folder = write_huggingface(tmp_path / name, CONFIGS[name], random_weights(CONFIGS[name]))
     with open_model(folder) as source:

@@ -10,6 +10,7 @@ import pytest
 from float_state import rounding_up_and_flushing
 from native_cases import (
     GEMMA_LIKE,
+    MIXTURE,
     SMALL,
     Track,
     bind_random,
@@ -21,6 +22,7 @@ from native_cases import (
 
 from fewbit import _native
 from fewbit.errors import KernelError, UsageError
+from fewbit.model.config import ModelConfig
 from fewbit.program import Attention, CacheType, Rope, RopeTable
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.native import NativeExecutor, thread_pool
@@ -37,10 +39,12 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
-@pytest.fixture(scope="module", params=["small", "gemma-like"])
+@pytest.fixture(scope="module", params=["small", "gemma-like", "mixture"])
 def binding(request: pytest.FixtureRequest) -> Binding:
     if request.param == "small":
         return bind_random(SMALL, MIXED, CacheType.F16)
+    if request.param == "mixture":
+        return bind_random(MIXTURE, (*MIXED, "mxfp4"), CacheType.F16)
     return bind_random(GEMMA_LIKE, ("q8_0", "int4-g32", "f32"), CacheType.F32)
 
 
@@ -167,9 +171,9 @@ def without_positions(binding: Binding) -> Binding:
 # --- against the reference ----------------------------------------------------------------------
 
 
-def test_float_logits_are_the_references(binding: Binding):
+@pytest.mark.parametrize("config", [SMALL, GEMMA_LIKE, MIXTURE])
+def test_float_logits_are_the_references(config: ModelConfig):
     """End to end for float weights and a float32 store only, where no rounding step can flip."""
-    config = GEMMA_LIKE if binding.program.cache_type is CacheType.F32 else SMALL
     exact = bind_random(config, ("f32",), CacheType.F32)
     item = track(280, PAGES, seed=2)
     got = run_alone(NativeExecutor(exact, pages=8, threads=2), item, 280)

@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 import pytest
 from quantized import BLOCKS, decoded, random_tensor
-from tiny_models import CONFIGS, MIXTURES, random_weights, write_gguf, write_huggingface
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
@@ -31,7 +31,7 @@ def logits_of(path, executor, cache_type=CacheType.F32, **settings):
         return np.concatenate([rows.copy() for rows in runner.score(TOKENS)])
 
 
-@pytest.mark.parametrize("name", [n for n in CONFIGS if n not in MIXTURES])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_float_weights_give_the_logits_of_the_reference(name, tmp_path):
     folder = write_huggingface(tmp_path / name, CONFIGS[name], random_weights(CONFIGS[name]))
     error = np.abs(logits_of(folder, "native") - logits_of(folder, "reference"))

@@ -120,8 +120,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 """One configuration for every switch of the decoder."""
 
-MIXTURES = tuple(name for name in CONFIGS if name.startswith("mixtral") or "moe" in name)
-
 HUGGINGFACE_ONLY = ("mistral", "mixtral-window", "qwen3-moe-sparse", "gemma3-scaled")
 """Configurations that GGUF metadata cannot describe."""
 

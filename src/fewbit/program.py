@@ -191,12 +191,14 @@ class Mixture(Op):
     `normalized`, over all logits otherwise (then they sum to less than 1). Softmax over all and a
     division by the sum of the chosen, as some describe it, gives the first. An expert is
     down(activation(gate(x)) * up(x)), its linear layers rounding their inputs as their kernels say.
-    The sum runs in the order of ranks: round(w_0 y_0), then fma(w_k, y_k, sum).
+    The sum runs in the order of ranks from zero, sum = fma(w_k, y_k, sum).
     """
 
     x: Buffer
     router: Buffer
     experts: tuple[Expert, ...]
+    width: int
+    """Outputs of an expert's gate and up."""
     used: int
     normalized: bool
     activation: Activation

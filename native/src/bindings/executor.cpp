@@ -92,6 +92,23 @@ void add_gated_activation(Program& program, int out, int gate, int up,
   program.ops.push_back({out, GatedOp{gate, up, activation_named(activation)}});
 }
 
+// `experts`: of each gate, up and down, then how the input of each is rounded.
+void add_mixture(Program& program, int out, int x, int router, const nb::list& experts,
+                 int64_t used, bool normalized, const std::string& activation) {
+  MixtureOp mixture{x, router, {}, used, normalized, activation_named(activation)};
+  mixture.experts.reserve(experts.size());
+  for (const nb::handle item : experts) {
+    const auto fields = nb::cast<nb::tuple>(item);
+    const auto matrix = [&](size_t i) { return matrix_of(nb::cast<Shared>(fields[i])); };
+    const auto rounding = [&](size_t i) {
+      return rounding_named(nb::cast<std::string>(fields[i]));
+    };
+    mixture.experts.push_back(
+        {matrix(0), matrix(1), matrix(2), rounding(3), rounding(4), rounding(5)});
+  }
+  program.ops.push_back({out, std::move(mixture)});
+}
+
 void add_add(Program& program, int out, int x, int y) { program.ops.push_back({out, AddOp{x, y}}); }
 
 void add_select_rows(Program& program, int out, int x) {
@@ -131,6 +148,8 @@ void bind_program(nb::module_& module) {
            arg("softcap"))
       .def("gated_activation", &add_gated_activation, arg("out"), arg("gate"), arg("up"),
            arg("activation"))
+      .def("mixture", &add_mixture, arg("out"), arg("x"), arg("router"), arg("experts"),
+           arg("used"), arg("normalized"), arg("activation"))
       .def("add", &add_add, arg("out"), arg("x"), arg("y"))
       .def("select_rows", &add_select_rows, arg("out"), arg("x"))
       .def("softcap", &add_softcap, arg("out"), arg("x"), arg("cap"))

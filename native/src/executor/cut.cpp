@@ -55,6 +55,7 @@ ChainCut cut_outputs(const Chain& chain, int64_t rows, int64_t stage_cost, int t
 }
 
 ChainCut cut_chain(const Chain& chain, int64_t rows, int64_t stage_cost, int threads) {
+  if (chain.together) return cut(rows, rows, 1);
   if (chain.attention) return cut_attention(chain, rows, threads);
   if (chain.inputs > 0) return cut_outputs(chain, rows, stage_cost, threads);
   return cut_rows(chain, rows, threads);

@@ -1,6 +1,7 @@
 // Where every value of a plan lies.
 #include <algorithm>
 
+#include "executor/mixture.h"
 #include "executor/plan.h"
 
 namespace fewbit {
@@ -69,7 +70,7 @@ class Placement {
     // Without linear layers columns stay whole: a unit of one row may be wider than any granule.
     const bool whole = chain.inputs == 0 && !chain.attention;
     const size_t floats = std::max(kUnitElements, whole ? chain.columns : chain.granule);
-    size_t used = 0;
+    size_t used = chain.scratch_floats;  // its steps' own comes first
     for (const Step& step : chain.steps) {
       Value& value = plan_.values[step.out];
       if (value.place != Place::kUnit) continue;
@@ -81,13 +82,11 @@ class Placement {
 
   size_t chunk_bytes(const Value& value) const {
     if (value.form == Form::kDependency || !value.made) return 0;
-    if (value.form == Form::kActivations) {
-      return aligned(activation_bytes(plan_.chunk_rows, value.width));
-    }
-    if (value.form == Form::kBfloats) {
-      return aligned(bfloat_bytes(plan_.chunk_rows, value.width));
-    }
-    return aligned(sizeof(float) * plan_.chunk_rows * value.width);
+    const int64_t rows = plan_.chunk_rows * value.per_row;
+    if (value.form == Form::kActivations) return aligned(activation_bytes(rows, value.width));
+    if (value.form == Form::kBfloats) return aligned(bfloat_bytes(rows, value.width));
+    if (value.form == Form::kRoutes) return aligned(route_bytes(rows, value.width));
+    return aligned(sizeof(float) * rows * value.width);
   }
 
   // First fit, in the order in which the values are made: a value takes the lowest bytes that no

@@ -17,6 +17,8 @@ struct Needs {
   int64_t columns = 0;
   int64_t granule = 1;  // columns that one unit must have together
   int64_t inputs = 0;   // of a linear layer
+  bool together = false;
+  size_t scratch_floats = 0;
 };
 
 class Planner {
@@ -155,6 +157,24 @@ class Planner {
     elementwise({op.out, {gated.gate, gated.up}, {}, &gated});
   }
 
+  void add(const Op& op, const MixtureOp& mixture) {
+    check(op, mixture);
+    const Domain domain = made(mixture.x).domain;
+    const auto experts = static_cast<int64_t>(mixture.experts.size());
+    const int routes = new_choices(Form::kRoutes, experts, mixture.used);
+    append({routes, {}, {mixture.router}, RouteStep{&mixture}}, {experts, experts, 0, true},
+           domain);
+    ByRounding x{-1, -1, -1}, inner{-1, -1, -1};
+    for (const Expert& expert : mixture.experts) {
+      gather(mixture, routes, expert.gate_rounding, x);
+      gather(mixture, routes, expert.up_rounding, x);
+    }
+    for (const Expert& expert : mixture.experts) {
+      add_gates(mixture, routes, expert.down_rounding, x, inner);
+    }
+    add_downs(op, mixture, routes, inner);
+  }
+
   void add(const Op& op, const AddOp& sum) { elementwise({op.out, {sum.x, sum.y}, {}, &sum}); }
 
   void add(const Op& op, const SoftcapOp& softcap) {
@@ -204,6 +224,82 @@ class Planner {
       throw std::invalid_argument("two attention ops share the key-value store of one layer.");
     }
     layers_.push_back(attention.layer);
+  }
+
+  void check(const Op& op, const MixtureOp& mixture) {
+    const auto experts = static_cast<int64_t>(mixture.experts.size());
+    if (mixture.used < 1 || mixture.used > experts || made(mixture.router).width != experts ||
+        made(mixture.router).domain != made(mixture.x).domain) {
+      throw std::invalid_argument("a mixture's router does not fit its experts.");
+    }
+    for (const Expert& expert : mixture.experts) {
+      check_expert(*expert.gate, expert.gate_rounding, mixture.width(), made(mixture.x).width);
+      check_expert(*expert.up, expert.up_rounding, mixture.width(), made(mixture.x).width);
+      check_expert(*expert.down, expert.down_rounding, made(mixture.x).width, mixture.width());
+    }
+    expect_width(op.out, made(mixture.x).width);
+  }
+
+  static void check_expert(const PackedMatrix& weight, InputRounding rounding, int64_t rows,
+                           int64_t columns) {
+    if (weight.rows != rows || weight.columns != columns) {
+      throw std::invalid_argument("an expert's matrices do not fit each other.");
+    }
+    if (weight.is_float() != (rounding == InputRounding::kNone)) {
+      throw std::invalid_argument("an expert's input is not rounded as its weight needs.");
+    }
+  }
+
+  // Rounds the inputs of experts once for all whose kernels take this rounding.
+  void gather(const MixtureOp& mixture, int routes, InputRounding rounding, ByRounding& x) {
+    int& value = x[static_cast<int>(rounding)];
+    if (value >= 0) return;
+    const int64_t width = made(mixture.x).width;
+    value = new_choices(form_of(rounding), width, mixture.used);
+    append({value, {}, {mixture.x, routes}, GatherStep{&mixture, routes, rounding}}, {width, width},
+           made(mixture.x).domain);
+  }
+
+  void add_gates(const MixtureOp& mixture, int routes, InputRounding rounding, const ByRounding& x,
+                 ByRounding& inner) {
+    int& value = inner[static_cast<int>(rounding)];
+    if (value >= 0) return;
+    const int64_t width = mixture.width();
+    const int64_t granule = rounding == InputRounding::kNone ? kTileRows : kGroup;
+    value = new_choices(form_of(rounding), width, mixture.used);
+    Step step{value, {}, {routes}, ExpertsGateStep{&mixture, routes, x, rounding}};
+    for (const int input : x) {
+      if (input >= 0) step.whole.push_back(input);
+    }
+    Needs needs{width, std::min(granule, width), 2 * mixture.used * made(mixture.x).width};
+    needs.scratch_floats = 2 * kUnitElements;
+    append(step, needs, made(mixture.x).domain);
+  }
+
+  void add_downs(const Op& op, const MixtureOp& mixture, int routes, const ByRounding& inner) {
+    const int64_t width = made(mixture.x).width;
+    const int products = new_choices(Form::kChoices, width, mixture.used);
+    Step step{op.out, {}, {routes}, ExpertsDownStep{&mixture, routes, inner, products}};
+    for (const int input : inner) {
+      if (input >= 0) step.whole.push_back(input);
+    }
+    const Needs needs{width, std::min<int64_t>(kTileRows, width), mixture.used * mixture.width()};
+    append(step, needs, made(mixture.x).domain);
+    Value& value = plan_.values[products];
+    value.made = true;
+    value.domain = plan_.values[op.out].domain;
+    value.first_stage = value.stage = value.last_stage = plan_.values[op.out].stage;
+  }
+
+  static Form form_of(InputRounding rounding) {
+    if (rounding == InputRounding::kNone) return Form::kChoices;
+    return rounding == InputRounding::kInt8Run ? Form::kActivations : Form::kBfloats;
+  }
+
+  int new_choices(Form form, int64_t width, int64_t used) {
+    const int value = new_value(form, width);
+    plan_.values[value].per_row = used;
+    return value;
   }
 
   int quantized(int x) {
@@ -310,7 +406,13 @@ class Planner {
   }
 
   static int new_chain(Stage& stage, const Needs& needs) {
-    stage.chains.push_back({{}, needs.columns, needs.granule, needs.inputs});
+    stage.chains.push_back({{},
+                            needs.columns,
+                            needs.granule,
+                            needs.inputs,
+                            nullptr,
+                            needs.together,
+                            needs.scratch_floats});
     return static_cast<int>(stage.chains.size()) - 1;
   }
 

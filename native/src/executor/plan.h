@@ -1,6 +1,7 @@
 // From a Program to stages: what runs side by side, how it is cut, and where every value lies.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -52,6 +53,33 @@ struct MergeStep {
   int mixed;  // the buffer that AttendStep writes where nothing is to be merged
 };
 
+// By rounding: the value that holds rows so rounded, one for each choice of an expert by a row;
+// -1 where no expert's kernels want that.
+using ByRounding = std::array<int, 3>;
+
+// A mixture op in four: rows choose experts, their inputs are rounded to where each expert's rows
+// lie together, gate and up make the inputs of down, and what down gives is summed for each row.
+struct RouteStep {
+  const MixtureOp* mixture;
+};
+struct GatherStep {
+  const MixtureOp* mixture;
+  int routes;
+  InputRounding rounding;
+};
+struct ExpertsGateStep {  // of the experts whose down takes this rounding
+  const MixtureOp* mixture;
+  int routes;
+  ByRounding x;
+  InputRounding rounding;
+};
+struct ExpertsDownStep {
+  const MixtureOp* mixture;
+  int routes;
+  ByRounding x;
+  int products;  // what down gives, one row for each choice
+};
+
 struct Step {
   int out;                     // a value
   std::vector<int> alongside;  // values read at the columns that are written
@@ -59,7 +87,8 @@ struct Step {
   std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*,
                const HadamardOp*, const GatedOp*, const AddOp*, const SelectRowsOp*,
                const SoftcapOp*, QuantizeStep, RoundStep, IntegerLinearStep, WeightOnlyLinearStep,
-               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep, MergeStep>
+               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep, MergeStep, RouteStep,
+               GatherStep, ExpertsGateStep, ExpertsDownStep>
       what;
 };
 
@@ -70,6 +99,8 @@ enum class Form : uint8_t {
   kFloats,       // a buffer of the Program
   kActivations,  // int8 codes, scales and sums of a buffer
   kBfloats,      // values of a buffer rounded to bf16, and their sums
+  kRoutes,       // a mixture's choices (mixture.h); `width` experts, `per_row` of a row
+  kChoices,      // floats, one row for each choice
   kDependency,   // no bytes of the plan's: keys or values in the store, a merge that is done
 };
 
@@ -82,6 +113,7 @@ enum class Place : uint8_t {
 struct Value {
   Form form;
   int64_t width;
+  int64_t per_row = 1;  // rows of the value for each of the chunk: the experts that one chooses
   Domain domain = Domain::kRows;
   Place place = Place::kChunk;
   size_t offset = 0;  // kUnit: floats into the scratch; kChunk: bytes into the workspace
@@ -100,6 +132,8 @@ struct Chain {
   int64_t granule = 1;
   int64_t inputs = 0;  // of its linear layers: multiply-adds for one column of one row
   const AttentionOp* attention = nullptr;
+  bool together = false;      // one unit of all rows
+  size_t scratch_floats = 0;  // that its steps take of the thread's, beside its values
 };
 
 struct Stage {

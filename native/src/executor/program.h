@@ -75,6 +75,21 @@ struct GatedOp {
   Activation activation;
 };
 
+// The matrices of one expert, and how the input of each is rounded.
+struct Expert {
+  Matrix gate, up, down;
+  InputRounding gate_rounding, up_rounding, down_rounding;
+};
+
+struct MixtureOp {
+  int x, router;
+  std::vector<Expert> experts;
+  int64_t used;  // experts of a row
+  bool normalized;
+  Activation activation;
+  int64_t width() const { return experts.front().gate->rows; }
+};
+
 struct AddOp {
   int x, y;
 };
@@ -91,7 +106,7 @@ struct SoftcapOp {
 struct Op {
   int out;
   std::variant<GivenOp, EmbedOp, RopeTableOp, RmsNormOp, LinearOp, RopeOp, HadamardOp, AttentionOp,
-               GatedOp, AddOp, SelectRowsOp, SoftcapOp>
+               GatedOp, MixtureOp, AddOp, SelectRowsOp, SoftcapOp>
       what;
 };
 

@@ -110,13 +110,13 @@ StepRun::View StepRun::view(int value, const Task& task) const {
 
 Activations StepRun::activations(int value, const Task& task) const {
   const Value& at = executor_.plan_.values[value];
-  return activations_in(executor_.workspace_.data() + at.offset, task.chunk.rows, at.width,
+  return activations_in(executor_.workspace_.data() + at.offset, rows_of(value, task), at.width,
                         nullptr);
 }
 
 BfloatActivations StepRun::bfloats(int value, const Task& task) const {
   const Value& at = executor_.plan_.values[value];
-  return bfloat_in(executor_.workspace_.data() + at.offset, task.chunk.rows, at.width);
+  return bfloat_in(executor_.workspace_.data() + at.offset, rows_of(value, task), at.width);
 }
 
 float* StepRun::attend_scratch(int thread) const {
@@ -218,12 +218,15 @@ void StepRun::run(const QuantizeStep& step, const Task& task) {
   const Activations all = activations(task.out, task);
   const int64_t first = task.region.column_begin;
   for_rows(task, [&](int64_t row) {
-    const int64_t local = row - task.chunk.begin;
-    const int64_t in_block = local % kRowBlock;
-    const Activations part =
-        runs_of_block(all, local - in_block, first / kGroup, task.region.column_end / kGroup);
-    executor_.linear_.quantize(x.at(row, first), part, in_block);
+    quantize_columns(all, x.at(row, first), row - task.chunk.begin, first, task.region.column_end);
   });
+}
+
+void StepRun::quantize_columns(const Activations& all, const float* x, int64_t row, int64_t begin,
+                               int64_t end) const {
+  const int64_t in_block = row % kRowBlock;
+  const Activations part = runs_of_block(all, row - in_block, begin / kGroup, end / kGroup);
+  executor_.linear_.quantize(x, part, in_block);
 }
 
 void StepRun::run(const RoundStep& step, const Task& task) {
@@ -231,11 +234,14 @@ void StepRun::run(const RoundStep& step, const Task& task) {
   const BfloatActivations all = bfloats(task.out, task);
   const int64_t first = task.region.column_begin;
   for_rows(task, [&](int64_t row) {
-    const int64_t local = row - task.chunk.begin;
-    executor_.weight_only_.round(x.at(row, first), task.region.column_end - first,
-                                 all.values + local * all.columns + first,
-                                 all.sums + local * all.halves() + first / (kGroup / 2));
+    round_columns(all, x.at(row, first), row - task.chunk.begin, first, task.region.column_end);
   });
+}
+
+void StepRun::round_columns(const BfloatActivations& all, const float* x, int64_t row,
+                            int64_t begin, int64_t end) const {
+  executor_.weight_only_.round(x, end - begin, all.values + row * all.columns + begin,
+                               all.sums + row * all.halves() + begin / (kGroup / 2));
 }
 
 void StepRun::run(const IntegerLinearStep& step, const Task& task) {
@@ -250,9 +256,8 @@ void StepRun::run(const WeightOnlyLinearStep& step, const Task& task) {
 
 void StepRun::run(const FloatLinearStep& step, const Task& task) {
   const View x = view(step.x, task);
-  const Activations floats{task.chunk.rows, x.stride, x.at(task.chunk.begin, 0),
-                           nullptr,         nullptr,  nullptr,
-                           nullptr,         nullptr};
+  const Activations floats =
+      float_activations(x.at(task.chunk.begin, 0), task.chunk.rows, x.stride);
   multiply(executor_.linear_.multiply, *step.weight, floats, step.bias, task);
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "executor/executor.h"
+#include "executor/mixture.h"
 
 namespace fewbit {
 
@@ -87,6 +88,32 @@ class StepRun final : public Stages {
   void run(const StoreValuesStep& step, const Task& task);
   void run(const AttendStep& step, const Task& task);
   void run(const MergeStep& step, const Task& task);
+  void run(const RouteStep& step, const Task& task);
+  void run(const GatherStep& step, const Task& task);
+  void run(const ExpertsGateStep& step, const Task& task);
+  void run(const ExpertsDownStep& step, const Task& task);
+
+  // Round columns [begin, end) of a row, x[0] being the first, into row `row` of the chunk's.
+  void quantize_columns(const Activations& all, const float* x, int64_t row, int64_t begin,
+                        int64_t end) const;
+  void round_columns(const BfloatActivations& all, const float* x, int64_t row, int64_t begin,
+                     int64_t end) const;
+  static Activations float_activations(float* values, int64_t rows, int64_t columns) {
+    return {rows, columns, values, nullptr, nullptr, nullptr, nullptr, nullptr};
+  }
+  int64_t rows_of(int value, const Task& task) const {
+    return task.chunk.rows * executor_.plan_.values[value].per_row;
+  }
+
+  Routes routes(int value, const Task& task) const;
+  float* choices(int value) const;
+  static Places places_in(const Routes& routes, size_t expert, const Task& task);
+  void round_choice(InputRounding rounding, const float* x, int value, const Task& task,
+                    int64_t place, int64_t begin, int64_t end) const;
+  void multiply_choices(const PackedMatrix& weight, InputRounding rounding, const ByRounding& x,
+                        const Task& task, const Places& places, float* out, int64_t stride) const;
+  void run_gate(const ExpertsGateStep& step, const Expert& expert, const Task& task,
+                const Places& places) const;
 
   // `kernel` multiplies a weight by activations of the type it takes.
   template <class Kernel, class A>

@@ -90,6 +90,12 @@ struct OpKernels {
   void (*silu_gate)(const float* gate, const float* up, int64_t n, float* out);
   void (*gelu_gate)(const float* gate, const float* up, int64_t n, float* out);
   void (*softcap)(const float* x, float cap, int64_t n, float* out);
+  // A row's experts by rank and their weights, as Mixture of program.py has them: `used` of
+  // `experts` logits. The sum of a softmax has 16 lanes and one tree.
+  void (*route)(const float* logits, int64_t experts, int64_t used, bool normalized, int32_t* ids,
+                float* weights);
+  // out = fma(x, factor, out).
+  void (*add_scaled)(const float* x, float factor, int64_t n, float* out);
   // One head's blocks, ascending, into its result; scratch of head_dim rounded up to 16.
   void (*merge_partials)(const float* partials, int64_t blocks, int64_t head_dim, float* scratch,
                          float* out);

@@ -4,6 +4,7 @@
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "ops/hadamard.h"
+#include "ops/mixture.h"
 #include "ops/ops.h"
 
 namespace fewbit {
@@ -32,6 +33,8 @@ constexpr OpKernels make_op_kernels() {
       silu_gate<S>,
       gelu_gate<S>,
       softcap<S>,
+      route<S>,
+      add_scaled<S>,
       merge_partials<S>,
       {make_store_kernels<S, StoredF32<S>, Shape>(), make_store_kernels<S, StoredF16<S>, Shape>(),
        make_store_kernels<S, StoredBf16<S>, Shape>(),

@@ -175,6 +175,7 @@ class _Decoder:
                 x=normed,
                 router=router,
                 experts=experts,
+                width=mixture.width,
                 used=mixture.used,
                 normalized=mixture.normalized,
                 activation=self.config.activation,

@@ -9,7 +9,7 @@ from fewbit.errors import UsageError
 from fewbit.model.binding import is_vector
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import slot_shapes
-from fewbit.program import Program
+from fewbit.program import Mixture, Program
 from fewbit.records.figures import size
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import MemoryPlan
@@ -17,6 +17,8 @@ from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.memory import available_memory
 
 _FLOAT_BYTES = 4
+_ROUTE_WORDS = 4
+"""Of each choice of an expert: weight, expert, place and row."""
 _CHUNK_ROWS = 256
 """Rows that the native executor takes through the layers together."""
 
@@ -49,6 +51,9 @@ def workspace_bound(program: Program) -> int:
     for op in program.ops:
         if op.out != program.logits:
             widths[op.layer] += program.widths[op.out]
+        if isinstance(op, Mixture):  # its inputs, its experts' and what they give, by choice
+            width = 2 * program.widths[op.x] + op.width
+            widths[op.layer] += op.used * (width + _ROUTE_WORDS) + len(op.experts)
     outside = widths.pop(-1, 0)
     return 2 * _FLOAT_BYTES * _CHUNK_ROWS * (outside + max(widths.values(), default=0))
 

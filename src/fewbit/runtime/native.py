@@ -25,6 +25,7 @@ from fewbit.program import (
     GatedActivation,
     Hadamard,
     Linear,
+    Mixture,
     Op,
     Program,
     RmsNorm,
@@ -304,6 +305,32 @@ class ProgramWriter:
     def _(self, op: GatedActivation, out: int) -> None:
         self.program.gated_activation(
             out, self.buffers[op.gate], self.buffers[op.up], op.activation.value
+        )
+
+    @_write.register
+    def _(self, op: Mixture, out: int) -> None:
+        def rounding(slot: Slot) -> str:
+            return self._binding.kernels[slot].activations
+
+        experts = [
+            (
+                self._matrix(expert.gate),
+                self._matrix(expert.up),
+                self._matrix(expert.down),
+                rounding(expert.gate),
+                rounding(expert.up),
+                rounding(expert.down),
+            )
+            for expert in op.experts
+        ]
+        self.program.mixture(
+            out,
+            self.buffers[op.x],
+            self.buffers[op.router],
+            experts,
+            op.used,
+            op.normalized,
+            op.activation.value,
         )
 
     @_write.register
