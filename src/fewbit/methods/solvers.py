@@ -43,6 +43,9 @@ class Method:
 
     solve: Solver
     needs: Need = Need.NOTHING
+    without_inputs: str = "mse"
+    """The method for a matrix that has no inputs (a table whose rows are only looked up), where
+    this one needs them: least squares is right there, since each row is an output as it is."""
 
 
 def _nearest(

@@ -15,15 +15,15 @@ from fewbit.formats.affine import require_finite
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
 from fewbit.methods.solution import Solution
-from fewbit.methods.solvers import Solver
+from fewbit.methods.solvers import METHODS, Solver
 from fewbit.methods.statistics import InputStatistics
 
 _PIECE = 1 << 18
 """Elements decoded at once: a megabyte of float32 stays in a core's cache."""
 
 _PIECE_WITH_STATISTICS = 1 << 24
-"""Elements at once where a solver prepares statistics first: 64 MiB of float32. A vocabulary's table
-is not decoded whole then, and the preparation (a Cholesky of the inputs) is the smaller part."""
+"""Elements at once where a solver prepares statistics first: 64 MiB of float32, so that a large
+table is not decoded whole and the preparation (a Cholesky of the inputs) is the smaller part."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,14 @@ class Solved:
     tensor: QuantTensor
     relative_error: float
     remarks: tuple[str, ...] = ()
+    method: str = ""
+    """The solver's name; empty where the source's tensor was kept."""
 
 
 def solve(
     tensor: QuantTensor,
     form: NumberFormat,
-    solver: Solver,
+    method: str,
     name: str,
     statistics: InputStatistics | None = None,
 ) -> Solved:
@@ -49,7 +51,7 @@ def solve(
     Args:
         tensor: the source, in a format that can be decoded.
         form: the format to encode in.
-        solver: how.
+        method: how, a key of `METHODS`.
         name: what the tensor is called in an error.
         statistics: of the matrix's inputs; larger pieces are taken with them, since a solver
             prepares them anew for each.
@@ -58,6 +60,7 @@ def solve(
         NumericalError: a value is not finite or beyond the format; the message locates it.
     """
     rows, columns = tensor.shape
+    solver = METHODS[method].solve
     piece = _PIECE if statistics is None else _PIECE_WITH_STATISTICS
     step = _piece_rows(columns, piece) if form.rows_independent else rows
     pieces: list[QuantTensor] = []
@@ -71,7 +74,7 @@ def solve(
         total += _squares(values)
         error += _squares(decode(solution.tensor) - values)
     relative = float(np.sqrt(error / total)) if total else 0.0
-    return Solved(_join(pieces), relative, tuple(remarks))
+    return Solved(_join(pieces), relative, tuple(remarks), method)
 
 
 def check_finite(tensor: QuantTensor, name: str) -> None:

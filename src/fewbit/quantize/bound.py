@@ -1,0 +1,81 @@
+"""A model whose tensors are replaced while it is walked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.formats.spec import QuantTensor
+from fewbit.model.binding import is_vector
+from fewbit.model.weights import ModelSource
+from fewbit.program import Buffer, Program, Slot
+from fewbit.quantize.walk import Rows
+from fewbit.records.kernels import Activations, KernelRecord
+from fewbit.runtime.chooser import ANY, choose, rounding_of
+from fewbit.runtime.executor import Binding
+from fewbit.runtime.segment import Segment
+
+
+class BoundModel:
+    """The source's tensors, and what has taken their place so far; runs ops with these."""
+
+    def __init__(self, source: ModelSource, program: Program, threads: int) -> None:
+        self.program = program
+        self._source = source
+        self._threads = threads
+        self._replaced: dict[Slot, QuantTensor] = {}
+        self._kernels: dict[Slot, KernelRecord] = {}
+        self._segment: tuple[range, Segment] | None = None
+
+    def replace(
+        self, slot: Slot, tensor: QuantTensor, activations: Activations = Activations.INT8
+    ) -> None:
+        """Let a tensor stand for a slot from now on.
+
+        Raises:
+            KernelError: no kernel can run it.
+        """
+        self._replaced[slot] = tensor
+        if not is_vector(slot):
+            self._kernels[slot] = _kernel(slot, tensor, activations)
+        self._segment = None
+
+    def __call__(
+        self,
+        ops: range,
+        lengths: Sequence[int],
+        given: Mapping[Buffer, Rows],
+        wanted: Sequence[Buffer],
+        tokens: NDArray[np.int32],
+    ) -> dict[Buffer, Rows]:
+        """Run ops; see `walk.RunOps`. The weights stay packed until other ops are run."""
+        if self._segment is None or self._segment[0] != ops:
+            self._segment = None  # so that two segments' weights never lie in memory together
+            self._segment = ops, Segment(self._binding(ops), ops, threads=self._threads)
+        return self._segment[1].run(lengths, given, wanted, tokens)
+
+    def _binding(self, ops: range) -> Binding:
+        """Return the Program with the slots of some ops filled."""
+        chosen = replace(self.program, ops=tuple(self.program.ops[i] for i in ops))
+        tensors = {slot: self._tensor(slot) for slot in chosen.slots()}
+        kernels = {slot: self._kernel(slot) for slot in tensors if not is_vector(slot)}
+        return Binding(self.program, tensors, kernels, self._source.release)
+
+    def _tensor(self, slot: Slot) -> QuantTensor:
+        found = self._replaced.get(slot)
+        return self._source.read(slot) if found is None else found
+
+    def _kernel(self, slot: Slot) -> KernelRecord:
+        if slot not in self._kernels:
+            stored = self._source.activations(slot)
+            self._kernels[slot] = _kernel(slot, self._source.outline(slot), stored)
+        return self._kernels[slot]
+
+
+def _kernel(slot: Slot, tensor: QuantTensor, activations: Activations) -> KernelRecord:
+    if activations is Activations.INT8:  # the chooser's default
+        return choose(slot, tensor)
+    return choose(slot, tensor, replace(ANY, activations=rounding_of(activations)))

@@ -1,0 +1,120 @@
+"""Solving every matrix of a plan against the inputs that calibration text brings it.
+
+The input table is rounded first, without statistics: all inputs that the layers are solved for
+already carry its error. A table that is also the head is solved again at the end, against the final
+norm's output, and that one is written. Its second rounding errs about as much as the first, which
+is all that the layers' statistics depend on, and the other order would need a run of the whole
+model before the first layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fewbit.calibrate.calibration import CalibrationSet
+from fewbit.calibrate.collect import AddGram
+from fewbit.methods.solvers import METHODS, Need
+from fewbit.methods.statistics import InputStatistics
+from fewbit.model.decoder import build_program
+from fewbit.program import Embed, Program, Slot
+from fewbit.quantize.bound import BoundModel
+from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
+from fewbit.quantize.resume import SolvedStore
+from fewbit.quantize.solving import Solved, solve
+from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
+from fewbit.records.calibration import Inputs
+
+Progress = Callable[[int, int, str], None]
+"""Told the cuts that are done, how many there are, and what comes next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solving:
+    """How a plan's matrices are solved."""
+
+    calibration: CalibrationSet
+    inputs: Inputs = "quantized"
+    threads: int
+    store: SolvedStore | None = None
+    """What earlier runs solved, and where this one keeps what it solves."""
+    progress: Progress = lambda _done, _all, _next: None
+
+
+def solve_plan(
+    planned: QuantizationPlan, solving: Solving, add_gram: AddGram
+) -> dict[Slot, Solved]:
+    """Walk the model and return the solved tensor of every matrix that the plan quantizes.
+
+    Raises:
+        NumericalError: a weight or a state is not finite; says where.
+        KernelError: no kernel can run a matrix.
+        UsageError: the calibration text does not fit in memory.
+    """
+    method = METHODS[planned.recipe.method]
+    program = build_program(planned.source.config)
+    walker = _Walker(planned, program, solving)
+    walker.begin()
+    options = WalkOptions(add_gram if method.needs is Need.GRAM else None)
+    walk(program, solving.calibration, walker.model, walker.visit, options)
+    return walker.solved
+
+
+def solve_without_text(
+    planned: QuantizationPlan, statistics: Mapping[Slot, InputStatistics]
+) -> dict[Slot, Solved]:
+    """Return the solved matrices where an importance matrix stands for calibration text."""
+    chosen = {t.slot: t for t in planned.tensors if t.status == "quantized"}
+    return {slot: solved_of(planned, t, statistics.get(slot)) for slot, t in chosen.items()}
+
+
+def solved_of(
+    planned: QuantizationPlan, tensor: PlannedTensor, statistics: InputStatistics | None
+) -> Solved:
+    """Return one matrix, solved by the recipe's method, or its stand-in without statistics."""
+    name = planned.recipe.method
+    if statistics is None and METHODS[name].needs is not Need.NOTHING:
+        name = METHODS[name].without_inputs
+    stored = planned.source.read(tensor.slot)
+    return solve(stored, tensor.format, name, tensor.source.name, statistics)
+
+
+class _Walker:
+    """Solves at each cut and lets the solved tensors run from there on."""
+
+    def __init__(self, planned: QuantizationPlan, program: Program, solving: Solving) -> None:
+        self.solved: dict[Slot, Solved] = {}
+        self.model = BoundModel(planned.source, program, solving.threads)
+        self._planned = planned
+        self._solving = solving
+        self._cuts = cuts(program)
+        self._tables = [op.weight for op in program.ops if isinstance(op, Embed)]
+        self._of = {t.slot: t for t in planned.tensors if t.status == "quantized"}
+
+    def begin(self) -> None:
+        """Round the input table."""
+        for slot in self._tables:
+            if slot in self._of:
+                self._solving.progress(0, len(self._cuts), slot)
+                self._take(slot, solved_of(self._planned, self._of[slot], None))
+
+    def visit(self, cut: Cut, statistics: Callable[[], InputStatistics]) -> None:
+        """Solve the matrices of a cut, unless they are there from an earlier run."""
+        number = self._cuts.index(cut)
+        self._solving.progress(number, len(self._cuts), cut.slots[0])
+        slots = [slot for slot in cut.slots if slot in self._of]
+        store = self._solving.store
+        found = {} if store is None else {s: store.found[s] for s in slots if s in store.found}
+        if len(found) < len(slots):
+            taken = statistics()
+            found = {slot: solved_of(self._planned, self._of[slot], taken) for slot in slots}
+            if store is not None:
+                store.save(number, found)
+        for slot in slots:
+            self._take(slot, found[slot])
+            self._planned.source.release(slot)
+
+    def _take(self, slot: Slot, solved: Solved) -> None:
+        self.solved[slot] = solved
+        if self._solving.inputs == "quantized":
+            self.model.replace(slot, solved.tensor, self._of[slot].activations)

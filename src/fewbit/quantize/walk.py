@@ -1,0 +1,242 @@
+"""Walking a Program over calibration sequences, cut where linear layers read their input.
+
+At each cut the statistics of that input are taken and handed to a visitor, which may give back new
+tensors for the layers; then the walk goes on with these. So every op runs once, and a layer's input
+comes from layers that are quantized already. What must be kept between two cuts is the residual
+stream and the layers' input, for all tokens. Where the input is too wide for that (inside the MLP
+of a larger model), its statistics are taken in passing, a few sequences at a time, and the ops
+since the cut before run a second time on the way on. The executor is row invariant, so neither that
+nor the number of sequences run together changes a bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.calibrate.calibration import CalibrationSet
+from fewbit.calibrate.collect import AddGram, Collector
+from fewbit.errors import NumericalError, UsageError
+from fewbit.methods.statistics import InputStatistics
+from fewbit.program import Buffer, Linear, Program, RopeTable, Slot
+from fewbit.records.figures import size
+
+Rows: TypeAlias = NDArray[np.float32]
+
+ROOM = 2 << 30
+"""Bytes of hidden states that a walk keeps at most."""
+
+_PIECE_ROWS = 4096
+"""Rows of whole sequences that run at once."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Linear layers that read one buffer, and where the Program is cut before them."""
+
+    index: int
+    """Of the first of them among the Program's ops."""
+    x: Buffer
+    layers: tuple[Linear, ...]
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The matrices, in the Program's order."""
+        return tuple(op.weight for op in self.layers)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The ops from a kept cut (or the start) to a cut, and what is kept there for the next."""
+
+    cut: Cut
+    ops: range
+    kept: tuple[Buffer, ...]
+    """The buffers that ops behind the cut read; empty where the next stage starts as early."""
+
+
+class RunOps(Protocol):
+    """Runs ops of the Program with the tensors that are bound now, over whole sequences."""
+
+    def __call__(
+        self,
+        ops: range,
+        lengths: Sequence[int],
+        given: Mapping[Buffer, Rows],
+        wanted: Sequence[Buffer],
+        tokens: NDArray[np.int32],
+    ) -> dict[Buffer, Rows]:
+        """Return the wanted buffers, float32 [rows, width]; rows are the sequences' in order."""
+        ...
+
+
+Visit: TypeAlias = Callable[[Cut, Callable[[], InputStatistics]], None]
+"""Called at each cut with what gives the statistics of its input; a visitor that does not ask
+for them (its tensors are there already) saves the work."""
+
+
+def cuts(program: Program) -> tuple[Cut, ...]:
+    """Return the cuts of a Program in order; layers that read the same buffer share one."""
+    readers: dict[Buffer, list[tuple[int, Linear]]] = {}
+    for index, op in enumerate(program.ops):
+        if isinstance(op, Linear):
+            readers.setdefault(op.x, []).append((index, op))
+    return tuple(Cut(found[0][0], x, tuple(op for _, op in found)) for x, found in readers.items())
+
+
+def stages(program: Program, rows: int, room: int = ROOM) -> tuple[Stage, ...]:
+    """Plan a walk over so many rows.
+
+    Args:
+        program: the model.
+        rows: tokens of all sequences.
+        room: bytes of hidden states that may be kept.
+
+    Raises:
+        UsageError: not even the smallest cut of a layer fits.
+    """
+    found = cuts(program)
+    needed = [4 * rows * _width(program, _live(program, cut)) for cut in found]
+    if min(needed) > room:
+        raise UsageError(
+            f"The hidden states of {rows} calibration tokens take {size(min(needed))} at least, "
+            f"and {size(room)} are set aside for them; calibrate on fewer or shorter windows."
+        )
+    planned, start = [], 0
+    for cut, taken in zip(found, needed, strict=True):
+        kept = _live(program, cut) if taken <= room else ()
+        planned.append(Stage(cut, range(start, cut.index), kept))
+        start = cut.index if kept else start
+    return tuple(planned)
+
+
+@dataclass(frozen=True)
+class WalkOptions:
+    """How statistics are taken, and how much memory hidden states may take."""
+
+    add_gram: AddGram | None
+    """None where no method needs a Gram matrix."""
+    room: int = ROOM
+
+
+def walk(
+    program: Program, calibration: CalibrationSet, run: RunOps, visit: Visit, options: WalkOptions
+) -> None:
+    """Visit every cut in order, each with the statistics of its input.
+
+    Args:
+        program: the model.
+        calibration: what runs through it.
+        run: runs ops with the tensors that are bound when it is called.
+        visit: what happens at each cut.
+        options: how statistics are taken, and the memory for hidden states.
+
+    Raises:
+        NumericalError: a value is not finite; says which layer's input, in which window and token.
+        UsageError: as `stages`.
+    """
+    states = _States(program, calibration, run)
+    for stage in stages(program, sum(calibration.lengths), options.room):
+        if stage.kept:
+            states.advance(stage)
+        visit(stage.cut, _Statistics(states, stage, options.add_gram))
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """Takes the statistics of a cut's input when asked."""
+
+    states: _States
+    stage: Stage
+    add_gram: AddGram | None
+
+    def __call__(self) -> InputStatistics:
+        cut, calibration = self.stage.cut, self.states.calibration
+        collector = Collector(self.states.program.widths[cut.x], self.add_gram)
+        for sequences, x in self.states.inputs(self.stage):
+            start = 0
+            for number in range(sequences.start, sequences.stop):
+                rows = slice(start, start + calibration.lengths[number])
+                with _named(cut):
+                    collector.add(x[rows], calibration.masks[number], number)
+                start = rows.stop
+        return collector.statistics()
+
+
+class _States:
+    """The buffers of all tokens that are kept at the last cut, float32 [tokens, width] each."""
+
+    def __init__(self, program: Program, calibration: CalibrationSet, run: RunOps) -> None:
+        self.program = program
+        self.calibration = calibration
+        self._run = run
+        self._tokens = np.concatenate(calibration.windows)
+        self._kept: dict[Buffer, Rows] = {}
+
+    def advance(self, stage: Stage) -> None:
+        """Run to a cut and keep what is read behind it, in the memory of what is read no more."""
+        wanted = [name for name in stage.kept if name not in self._kept]
+        spare = [array for name, array in self._kept.items() if name not in stage.kept]
+        arrays = {name: self._array(self.program.widths[name], spare) for name in wanted}
+        for _, rows, found in self._pieces(stage.ops, wanted):
+            for name in wanted:
+                arrays[name][rows] = found[name]
+        self._kept = {name: arrays.get(name, self._kept.get(name)) for name in stage.kept}
+
+    def inputs(self, stage: Stage) -> Iterator[tuple[range, Rows]]:
+        """Yield a cut's input, a few sequences at a time, with their numbers."""
+        x = stage.cut.x
+        if x in self._kept:
+            for sequences, rows in self._slices():
+                yield sequences, self._kept[x][rows]
+            return
+        for sequences, _, found in self._pieces(stage.ops, [x]):
+            yield sequences, found[x]
+
+    def _pieces(
+        self, ops: range, wanted: Sequence[Buffer]
+    ) -> Iterator[tuple[range, slice, dict[Buffer, Rows]]]:
+        for sequences, rows in self._slices():
+            given = {name: array[rows] for name, array in self._kept.items()}
+            lengths = self.calibration.lengths[sequences.start : sequences.stop]
+            yield sequences, rows, self._run(ops, lengths, given, wanted, self._tokens[rows])
+
+    def _slices(self) -> Iterator[tuple[range, slice]]:
+        lengths, row = self.calibration.lengths, 0
+        for piece in self.calibration.pieces(_PIECE_ROWS):
+            count = sum(lengths[piece])
+            yield range(piece.start, piece.stop), slice(row, row + count)
+            row += count
+
+    def _array(self, width: int, spare: list[Rows]) -> Rows:
+        for number, array in enumerate(spare):
+            if array.shape[1] == width:
+                return spare.pop(number)
+        return np.empty((len(self._tokens), width), np.float32)
+
+
+def _live(program: Program, cut: Cut) -> tuple[Buffer, ...]:
+    """Return what ops from a cut on read of what ops before it wrote.
+
+    Rope tables are left out: they follow from positions, and whoever runs ops makes them anew.
+    """
+    before = program.ops[: cut.index]
+    read = {name for op in program.ops[cut.index :] for name in program.inputs(op)}
+    return tuple(op.out for op in before if op.out in read and not isinstance(op, RopeTable))
+
+
+def _width(program: Program, buffers: Sequence[Buffer]) -> int:
+    return sum(program.widths[name] for name in buffers)
+
+
+@contextlib.contextmanager
+def _named(cut: Cut) -> Iterator[None]:
+    try:
+        yield
+    except NumericalError as error:
+        raise NumericalError(f"The input of {', '.join(cut.slots)}: {error}") from error
