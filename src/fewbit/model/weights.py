@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.checkpoint import Checkpoint, GgufFacts, TensorInfo
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
-from fewbit.formats.registry import F32, FLOATS, decode
-from fewbit.formats.spec import QuantTensor
+from fewbit.formats.registry import F32, FLOATS, decode, encode
+from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import slot_shapes
 from fewbit.model.families import FAMILIES, expert_of, gguf_name, huggingface_name
@@ -127,6 +127,25 @@ def source_of(checkpoint: Checkpoint) -> ModelSource:
     _check_routers(checkpoint, slots)
     unused = _unused(checkpoint, config, slots)
     return ModelSource(config, checkpoint, slots, unused)
+
+
+def as_stored(stored: StoredWeight, tensor: QuantTensor, form: NumberFormat) -> QuantTensor:
+    """Return a slot's tensor as a file with that convention stores it; undoes `ModelSource.read`.
+
+    Args:
+        stored: the convention.
+        tensor: [rows, columns] in a format whose rows do not depend on each other, or (1, n).
+        form: the format in the file: the tensor's own, or of a vector any float format that holds
+            its values.
+    """
+    if stored.order is not None and tensor.shape[0] > 1:
+        return tensor.take_rows(np.argsort(stored.order))
+    if stored.order is None and not stored.offset and tensor.spec == form:
+        return tensor
+    values = decode(tensor) + np.float32(stored.offset)
+    if stored.order is not None:
+        values = values[:, np.argsort(stored.order)]
+    return encode(values, form)
 
 
 def interleaved_rows(heads: int, head_dim: int) -> NDArray[np.intp]:

@@ -1,5 +1,6 @@
-"""Quantizing a checkpoint by a recipe: plan everything, then write tensor by tensor."""
+"""Quantizing a checkpoint by a recipe: plan everything, solve layer by layer, write, check."""
 
+from fewbit.quantize.pipeline import QuantizeSettings, execute, quantize
 from fewbit.quantize.planning import (
     Container,
     PlannedTensor,
@@ -7,12 +8,13 @@ from fewbit.quantize.planning import (
     plan,
     require_no_fallback,
 )
-from fewbit.quantize.writing import container_of, execute, quantize
+from fewbit.quantize.writing import container_of
 
 __all__ = [
     "Container",
     "PlannedTensor",
     "QuantizationPlan",
+    "QuantizeSettings",
     "container_of",
     "execute",
     "plan",

@@ -9,7 +9,7 @@ model before the first layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fewbit.calibrate.calibration import CalibrationSet
@@ -21,7 +21,7 @@ from fewbit.program import Embed, Program, Slot
 from fewbit.quantize.bound import BoundModel
 from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
 from fewbit.quantize.resume import SolvedStore
-from fewbit.quantize.solving import Solved, solve
+from fewbit.quantize.solving import Solved, solve_alone, solve_with
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
 
@@ -60,25 +60,6 @@ def solve_plan(
     return walker.solved
 
 
-def solve_without_text(
-    planned: QuantizationPlan, statistics: Mapping[Slot, InputStatistics]
-) -> dict[Slot, Solved]:
-    """Return the solved matrices where an importance matrix stands for calibration text."""
-    chosen = {t.slot: t for t in planned.tensors if t.status == "quantized"}
-    return {slot: solved_of(planned, t, statistics.get(slot)) for slot, t in chosen.items()}
-
-
-def solved_of(
-    planned: QuantizationPlan, tensor: PlannedTensor, statistics: InputStatistics | None
-) -> Solved:
-    """Return one matrix, solved by the recipe's method, or its stand-in without statistics."""
-    name = planned.recipe.method
-    if statistics is None and METHODS[name].needs is not Need.NOTHING:
-        name = METHODS[name].without_inputs
-    stored = planned.source.read(tensor.slot)
-    return solve(stored, tensor.format, name, tensor.source.name, statistics)
-
-
 class _Walker:
     """Solves at each cut and lets the solved tensors run from there on."""
 
@@ -96,7 +77,7 @@ class _Walker:
         for slot in self._tables:
             if slot in self._of:
                 self._solving.progress(0, len(self._cuts), slot)
-                self._take(slot, solved_of(self._planned, self._of[slot], None))
+                self._take(slot, solve_alone(self._planned, self._of[slot]))
 
     def visit(self, cut: Cut, statistics: Callable[[], InputStatistics]) -> None:
         """Solve the matrices of a cut, unless they are there from an earlier run."""
@@ -107,7 +88,7 @@ class _Walker:
         found = {} if store is None else {s: store.found[s] for s in slots if s in store.found}
         if len(found) < len(slots):
             taken = statistics()
-            found = {slot: solved_of(self._planned, self._of[slot], taken) for slot in slots}
+            found = {slot: solve_with(self._planned, self._of[slot], taken) for slot in slots}
             if store is not None:
                 store.save(number, found)
         for slot in slots:

@@ -15,8 +15,9 @@ from fewbit.formats.affine import require_finite
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
 from fewbit.methods.solution import Solution
-from fewbit.methods.solvers import METHODS, Solver
+from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
+from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
 
 _PIECE = 1 << 18
 """Elements decoded at once: a megabyte of float32 stays in a core's cache."""
@@ -75,6 +76,27 @@ def solve(
         error += _squares(decode(solution.tensor) - values)
     relative = float(np.sqrt(error / total)) if total else 0.0
     return Solved(_join(pieces), relative, tuple(remarks), method)
+
+
+def solve_with(
+    planned: QuantizationPlan, tensor: PlannedTensor, statistics: InputStatistics
+) -> Solved:
+    """Return a matrix of a plan, solved by its method with the statistics of its inputs."""
+    stored = planned.source.read(tensor.slot)
+    method, name = planned.recipe.method, tensor.source.name
+    return solve(stored, tensor.format, method, name, statistics)
+
+
+def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
+    """Return a matrix of a plan, solved without statistics.
+
+    Where the method needs them, its stand-in is taken, and named in the result.
+    """
+    method = planned.recipe.method
+    if METHODS[method].needs is not Need.NOTHING:
+        method = METHODS[method].without_inputs
+    stored = planned.source.read(tensor.slot)
+    return solve(stored, tensor.format, method, tensor.source.name)
 
 
 def check_finite(tensor: QuantTensor, name: str) -> None:

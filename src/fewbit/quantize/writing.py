@@ -6,33 +6,32 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from fewbit import __version__
-from fewbit.atomic import require_apart, write_bytes
+from fewbit.atomic import is_free, require_apart, write_bytes
 from fewbit.checkpoint.artefact import write_artefact
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts, TensorInfo
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, OutputError, UnsupportedError
-from fewbit.formats.registry import is_integer
+from fewbit.formats.registry import F32, decode, encode, is_integer
 from fewbit.formats.spec import QuantTensor
-from fewbit.methods.solvers import METHODS
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.facts import quantized_formats
 from fewbit.model.huggingface import from_huggingface, to_huggingface
-from fewbit.model.weights import ModelSource
-from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan, plan
+from fewbit.model.weights import ModelSource, as_stored
+from fewbit.quantize.made import NOTHING_MADE, Made
+from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan
 from fewbit.quantize.sidecars import sidecars
-from fewbit.quantize.solving import Solved, check_finite, digest, solve
+from fewbit.quantize.solving import Solved, check_finite, digest, solve_alone
 from fewbit.records.base import to_json
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
-from fewbit.records.recipe import Recipe
 
 Progress = Callable[[PlannedTensor], None]
 """Called when a tensor is done."""
@@ -52,21 +51,22 @@ def container_of(out: Path) -> Container:
     return Container.GGUF if out.suffix.lower() == ".gguf" else Container.FEWBIT
 
 
-def quantize(
-    source: ModelSource, recipe: Recipe, out: Path, progress: Progress | None = None
+def write(
+    planned: QuantizationPlan,
+    out: Path,
+    made: Made = NOTHING_MADE,
+    progress: Progress | None = None,
 ) -> Manifest:
-    """Quantize a model by a recipe; `out` is a folder, or a file that ends in .gguf.
-
-    Raises as `plan` and `execute`.
-    """
-    return execute(plan(source, recipe, container_of(out)), out, progress)
-
-
-def execute(planned: QuantizationPlan, out: Path, progress: Progress | None = None) -> Manifest:
     """Write what a plan says, and return the manifest that was written with it.
 
     The source is only read. The artefact appears as a whole or not at all; a GGUF file's manifest
     lies beside it (`manifest_path`) and is written after it.
+
+    Args:
+        planned: the plan.
+        out: a folder, or a file that ends in .gguf.
+        made: tensors that are there already; all others are read, and solved, as they are written.
+        progress: told of each tensor.
 
     Raises:
         NumericalError: a value is not finite or beyond its format; says tensor, row and column.
@@ -75,7 +75,7 @@ def execute(planned: QuantizationPlan, out: Path, progress: Progress | None = No
         FaultError: the artefact is not what was promised.
     """
     require_apart(out, planned.source.path)
-    run = _Run(planned, progress)
+    run = _Run(planned, made, progress)
     if planned.container is Container.GGUF:
         _write_gguf(run, out)
     else:
@@ -84,11 +84,28 @@ def execute(planned: QuantizationPlan, out: Path, progress: Progress | None = No
     return run.manifest()
 
 
+def require_free(planned: QuantizationPlan, out: Path) -> None:
+    """Check, before hours of work, what `write` will ask of its output.
+
+    Raises:
+        OutputError: `out` or its manifest exists already, or lies in the source.
+    """
+    require_apart(out, planned.source.path)
+    if planned.container is Container.FEWBIT:
+        if not is_free(out):
+            raise OutputError(f"{out} exists already; remove it or choose another output.")
+        return
+    for path in (out, manifest_path(out)):
+        if path.exists():
+            raise OutputError(f"{path} exists already; remove it or choose another output.")
+
+
 class _Run:
     """The tensors of a plan, made one by one on request, and the record of each."""
 
-    def __init__(self, planned: QuantizationPlan, progress: Progress | None) -> None:
+    def __init__(self, planned: QuantizationPlan, made: Made, progress: Progress | None) -> None:
         self.planned = planned
+        self.made = made
         self.source = planned.source
         self._progress = progress or (lambda _: None)
         self._by_name = {t.stored: t for t in planned.tensors if t.stored}
@@ -104,8 +121,7 @@ class _Run:
     def read(self, name: str) -> QuantTensor:
         """Return a tensor of the artefact and record it; the source's pages are let go."""
         tensor = self._by_name[name]
-        stored = self._stored(tensor)
-        solved = self._solved(tensor, stored)
+        solved = self._solved(tensor)
         self._entries[tensor.source.name] = self._entry(tensor, solved)
         self.source.checkpoint.release(tensor.source.name)
         self._progress(tensor)
@@ -120,30 +136,39 @@ class _Run:
             source=_source_facts(planned, entries),
             container=planned.container.value,
             recipe=planned.recipe,
+            calibration=self.made.calibration,
+            inputs=self.made.inputs,
+            importance=self.made.importance,
             tensors=tuple(entries),
+            transforms=self.made.transforms,
+            tuning=self.made.tuning,
             promised_bytes=planned.promised_bytes,
             tensor_bytes=sum(entry.bytes for entry in entries),
             bits_per_weight=planned.bits_per_weight,
             source_bits_per_weight=planned.source_bits_per_weight,
         )
 
-    def _stored(self, tensor: PlannedTensor) -> QuantTensor:
-        """Return the source's tensor in the conventions of the container."""
-        if tensor.slot and self.planned.container is Container.FEWBIT:
-            return self.source.read(tensor.slot)
-        return self.source.checkpoint.read(tensor.source.name)
+    def _solved(self, tensor: PlannedTensor) -> Solved:
+        """Return a tensor in its format and in the convention of the container."""
+        if not tensor.slot:
+            return Solved(self.source.checkpoint.read(tensor.source.name), 0.0)
+        solved = self.made.solved.get(tensor.slot) or self._made_now(tensor)
+        if self.planned.container is Container.FEWBIT:
+            return solved
+        stored = as_stored(self.source.slots[tensor.slot], solved.tensor, tensor.format)
+        return replace(solved, tensor=stored)
 
-    def _solved(self, tensor: PlannedTensor, stored: QuantTensor) -> Solved:
-        if tensor.status == "kept":
-            if tensor.slot:
-                check_finite(stored, tensor.source.name)
-            return Solved(stored, 0.0)
-        solver = METHODS[self.planned.recipe.method].solve
-        return solve(stored, tensor.format, solver, tensor.source.name)
+    def _made_now(self, tensor: PlannedTensor) -> Solved:
+        if tensor.status == "quantized":
+            return solve_alone(self.planned, tensor)
+        kept = self.source.read(tensor.slot)
+        check_finite(kept, tensor.source.name)
+        return Solved(kept if kept.spec == tensor.format else encode(decode(kept), F32), 0.0)
 
     def _entry(self, tensor: PlannedTensor, solved: Solved) -> TensorEntry:
         return TensorEntry(
             **self._common(tensor),
+            method=solved.method,
             bits_per_weight=8 * solved.tensor.nbytes / tensor.weights,
             bytes=solved.tensor.nbytes,
             relative_error=solved.relative_error,
@@ -152,7 +177,9 @@ class _Run:
         )
 
     def _absent(self, tensor: PlannedTensor) -> TensorEntry:
-        return TensorEntry(**self._common(tensor), bits_per_weight=0.0, bytes=0, sha256="")
+        return TensorEntry(
+            **self._common(tensor), method="", bits_per_weight=0.0, bytes=0, sha256=""
+        )
 
     def _common(self, tensor: PlannedTensor) -> dict[str, Any]:
         return {
@@ -163,7 +190,6 @@ class _Run:
             "source_format": tensor.source.format.name,
             "format": tensor.format.name,
             "activations": _recorded_activations(tensor),
-            "method": self.planned.recipe.method if tensor.status == "quantized" else "",
             "status": tensor.status,
             "fallback": tensor.fallback,
             "reason": tensor.reason,
@@ -231,9 +257,7 @@ def _write_gguf(run: _Run, out: Path) -> None:
         "general.file_type": (ValueType.UINT32, _file_type(run.planned)),
         "general.quantization_version": (ValueType.UINT32, 2),
     }
-    for path in (out, manifest_path(out)):
-        if path.exists():
-            raise OutputError(f"{path} exists already; remove it or choose another output.")
+    require_free(run.planned, out)
     write_gguf(out, overlay(facts, changes), run.infos(), run.read)
     try:
         write_bytes(manifest_path(out), to_json(run.manifest()))

@@ -1,0 +1,30 @@
+"""What is made before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fewbit.program import Slot
+from fewbit.quantize.solving import Solved
+from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
+from fewbit.records.manifest import Change
+
+
+@dataclass(frozen=True)
+class Made:
+    """The tensors that calibration, transforms and tuning gave, and the record of how.
+
+    A quantized matrix that is not among them is solved when it is written, without statistics.
+    """
+
+    solved: Mapping[Slot, Solved] = field(default_factory=dict)
+    """Matrices in their format, and tuned vectors in float32, all as the Program has them."""
+    calibration: CalibrationFacts | None = None
+    inputs: Inputs | None = None
+    importance: ImportanceFacts | None = None
+    transforms: tuple[Change, ...] = ()
+    tuning: tuple[Change, ...] = ()
+
+
+NOTHING_MADE = Made()

@@ -1,0 +1,130 @@
+"""The main path: plan, collect, transform, solve, tune, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewbit import __version__
+from fewbit.calibrate.calibration import CalibrationSet
+from fewbit.errors import UsageError
+from fewbit.methods.solvers import METHODS, Need
+from fewbit.model.weights import ModelSource
+from fewbit.quantize.calibrated import Solving, solve_plan
+from fewbit.quantize.made import NOTHING_MADE, Made
+from fewbit.quantize.planning import QuantizationPlan, plan
+from fewbit.quantize.resume import SolvedStore, WorkKey, hashed, work_folder
+from fewbit.quantize.writing import container_of, require_free, write
+from fewbit.records.base import to_json
+from fewbit.records.calibration import Inputs
+from fewbit.records.manifest import Manifest
+from fewbit.records.recipe import Recipe
+from fewbit.runtime.chooser import choose_isa
+from fewbit.runtime.native import available_cores
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+def unwatched(_what: str, _done: int, _all: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeSettings:
+    """What a quantization takes beside its recipe."""
+
+    calibration: CalibrationSet | None = None
+    """Token windows; needed where the recipe's method looks at a layer's inputs."""
+    inputs: Inputs = "quantized"
+    """Whose layers give a layer its inputs."""
+    threads: int | None = None
+    """Of the walk through the model; None for every core."""
+
+
+DEFAULT = QuantizeSettings()
+
+
+def quantize(
+    source: ModelSource,
+    recipe: Recipe,
+    out: Path,
+    settings: QuantizeSettings = DEFAULT,
+    progress: Progress = unwatched,
+) -> Manifest:
+    """Quantize a model by a recipe; `out` is a folder, or a file that ends in .gguf.
+
+    Raises as `plan` and `execute`.
+    """
+    return execute(plan(source, recipe, container_of(out)), out, settings, progress)
+
+
+def execute(
+    planned: QuantizationPlan,
+    out: Path,
+    settings: QuantizeSettings = DEFAULT,
+    progress: Progress = unwatched,
+) -> Manifest:
+    """Carry a plan out; where it is stopped, the same call goes on from the last solved cut.
+
+    Raises:
+        UsageError: the recipe's method needs calibration text and there is none.
+        NumericalError: a weight or a state is not finite; says where.
+        KernelError: no kernel can run a matrix, so that its layer could not be walked.
+        OutputError, UnsupportedError, FaultError: as `write`.
+    """
+    require_free(planned, out)
+    if METHODS[planned.recipe.method].needs is Need.NOTHING:
+        return _write(planned, out, NOTHING_MADE, progress)
+    if settings.calibration is None:
+        raise UsageError(
+            f"The method '{planned.recipe.method}' of recipe '{planned.recipe.name}' looks at what "
+            "layers read; give a text with --calibration."
+        )
+    store = SolvedStore(work_folder(out), _key(planned, settings, settings.calibration))
+    if store.note:
+        progress(store.note, 0, 0)
+    made = _solve(planned, settings, settings.calibration, store, progress)
+    manifest = _write(planned, out, made, progress)
+    store.remove()
+    return manifest
+
+
+def _solve(
+    planned: QuantizationPlan,
+    settings: QuantizeSettings,
+    calibration: CalibrationSet,
+    store: SolvedStore,
+    progress: Progress,
+) -> Made:
+    solving = Solving(
+        calibration=calibration,
+        inputs=settings.inputs,
+        threads=settings.threads or available_cores(),
+        store=store,
+        progress=lambda done, all_, what: progress(f"solving {what}", done, all_),
+    )
+    solved = solve_plan(planned, solving)
+    return Made(solved=solved, calibration=calibration.facts, inputs=settings.inputs)
+
+
+def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress) -> Manifest:
+    written = iter(range(1, len(planned.tensors) + 1))
+    total = len(planned.tensors)
+    return write(planned, out, made, lambda _: progress("writing", next(written), total))
+
+
+def _key(
+    planned: QuantizationPlan, settings: QuantizeSettings, calibration: CalibrationSet
+) -> WorkKey:
+    checkpoint = planned.source.checkpoint
+    formats = [f"{t.source.name} {t.format.name} {t.status}" for t in planned.tensors]
+    return WorkKey(
+        version=__version__,
+        source=hashed(*(f"{name} {checkpoint.digest(name)}" for name in checkpoint.tensors)),
+        plan=hashed(to_json(planned.recipe).decode(), planned.container.value, *formats),
+        calibration=calibration.facts.tokens_sha256,
+        inputs=settings.inputs,
+        kernels=choose_isa(),
+    )
