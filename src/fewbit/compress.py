@@ -8,7 +8,6 @@ that was not accepted is left to be taken for a model.
 from __future__ import annotations
 
 import functools
-import itertools
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -211,11 +210,10 @@ def _attempts(plans: Sequence[QuantizationPlan], run: _Run) -> list[Attempt]:
 
 def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
     name, candidate = planned.recipe.name, run.work / _CANDIDATE
-    done = itertools.count(1)
     execute(
         planned,
         candidate,
-        lambda _: run.progress(f"{name}: quantizing", next(done), len(planned.tensors)),
+        progress=lambda what, done, all_: run.progress(f"{name}: {what}", done, all_),
     )
     found = evaluate(
         run.source,

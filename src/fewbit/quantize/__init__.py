@@ -1,6 +1,6 @@
 """Quantizing a checkpoint by a recipe: plan everything, solve layer by layer, write, check."""
 
-from fewbit.quantize.pipeline import QuantizeSettings, execute, quantize
+from fewbit.quantize.pipeline import QuantizeSettings, execute, needs_text, quantize
 from fewbit.quantize.planning import (
     Container,
     PlannedTensor,
@@ -17,6 +17,7 @@ __all__ = [
     "QuantizeSettings",
     "container_of",
     "execute",
+    "needs_text",
     "plan",
     "quantize",
     "require_no_fallback",

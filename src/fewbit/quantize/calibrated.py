@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.collect import AddGram
+from fewbit.calibrate.collect import add_gram_reference
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.program import Embed, Program, Slot
 from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
+from fewbit.quantize.planning import QuantizationPlan
 from fewbit.quantize.resume import SolvedStore
 from fewbit.quantize.solving import Solved, solve_alone, solve_with
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
@@ -41,9 +41,7 @@ class Solving:
     progress: Progress = lambda _done, _all, _next: None
 
 
-def solve_plan(
-    planned: QuantizationPlan, solving: Solving, add_gram: AddGram
-) -> dict[Slot, Solved]:
+def solve_plan(planned: QuantizationPlan, solving: Solving) -> dict[Slot, Solved]:
     """Walk the model and return the solved tensor of every matrix that the plan quantizes.
 
     Raises:
@@ -55,7 +53,7 @@ def solve_plan(
     program = build_program(planned.source.config)
     walker = _Walker(planned, program, solving)
     walker.begin()
-    options = WalkOptions(add_gram if method.needs is Need.GRAM else None)
+    options = WalkOptions(add_gram_reference if method.needs is Need.GRAM else None)
     walk(program, solving.calibration, walker.model, walker.visit, options)
     return walker.solved
 

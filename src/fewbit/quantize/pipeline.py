@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def execute(
         OutputError, UnsupportedError, FaultError: as `write`.
     """
     require_free(planned, out)
-    if METHODS[planned.recipe.method].needs is Need.NOTHING:
+    if not needs_text(planned.recipe):
         return _write(planned, out, NOTHING_MADE, progress)
     if settings.calibration is None:
         raise UsageError(
@@ -89,6 +90,11 @@ def execute(
     manifest = _write(planned, out, made, progress)
     store.remove()
     return manifest
+
+
+def needs_text(recipe: Recipe) -> bool:
+    """Return whether a recipe's method takes statistics, so that there must be calibration text."""
+    return METHODS[recipe.method].needs is not Need.NOTHING
 
 
 def _solve(
@@ -110,9 +116,9 @@ def _solve(
 
 
 def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress) -> Manifest:
-    written = iter(range(1, len(planned.tensors) + 1))
-    total = len(planned.tensors)
-    return write(planned, out, made, lambda _: progress("writing", next(written), total))
+    what, total = "writing" if made.solved else "quantizing", len(planned.tensors)
+    done = itertools.count(1)
+    return write(planned, out, made, lambda _: progress(what, next(done), total))
 
 
 def _key(

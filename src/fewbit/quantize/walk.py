@@ -186,7 +186,8 @@ class _States:
         for _, rows, found in self._pieces(stage.ops, wanted):
             for name in wanted:
                 arrays[name][rows] = found[name]
-        self._kept = {name: arrays.get(name, self._kept.get(name)) for name in stage.kept}
+        both = {**self._kept, **arrays}
+        self._kept = {name: both[name] for name in stage.kept}
 
     def inputs(self, stage: Stage) -> Iterator[tuple[range, Rows]]:
         """Yield a cut's input, a few sequences at a time, with their numbers."""

@@ -1,0 +1,55 @@
+"""Options that say what a model is calibrated on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from fewbit.calibrate.mix import CalibrationSettings
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """Text that is run through the model, for methods that look at what layers read."""
+
+    calibration: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            help="A text to calibrate on, .txt or .jsonl of texts or chats; may be given several "
+            "times. Otherwise samples of the model and text that Python carries.",
+            negative="",
+            show_default=False,
+        ),
+    ] = ()
+    calibration_windows: Annotated[int, Parameter(help="Windows of calibration text at most.")] = (
+        128
+    )
+    window: Annotated[int, Parameter(help="Tokens of a calibration window.")] = 512
+    calibration_seed: Annotated[
+        int, Parameter(help="Chooses windows of the text and samples of the model.")
+    ] = 0
+    inputs: Annotated[
+        Literal["quantized", "source"],
+        Parameter(help="Whose layers give a layer the inputs that it is solved for."),
+    ] = "quantized"
+
+    def settings(self, threads: int | None) -> CalibrationSettings:
+        """Return what to read, and how much; raises UsageError."""
+        from fewbit.calibrate.mix import DEFAULT_MIX, CalibrationSettings, Ingredient
+
+        mix = tuple(Ingredient(str(path)) for path in self.calibration) or DEFAULT_MIX
+        return CalibrationSettings(
+            mix=mix,
+            windows=self.calibration_windows,
+            length=self.window,
+            seed=self.calibration_seed,
+            threads=threads,
+        )
+
+
+CALIBRATION = CalibrationOptions()
