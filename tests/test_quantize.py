@@ -411,8 +411,9 @@ def test_an_output_that_exists_is_left_alone(tmp_path, out):
 def test_progress_is_told_of_every_stored_tensor(llama, tmp_path):
     seen = []
     planned = plan(open_model(llama), built_in("rtn-int4-g32"))
-    execute(planned, tmp_path / "out", lambda tensor: seen.append(tensor.stored))
-    assert seen == [t.stored for t in planned.tensors]
+    execute(planned, tmp_path / "out", progress=lambda *told: seen.append(told))
+    count = len(planned.tensors)
+    assert seen == [("quantizing", done + 1, count) for done in range(count)]
 
 
 def test_a_tensor_that_cannot_be_decoded_is_named(tmp_path):
