@@ -21,6 +21,8 @@ from fewbit.formats.registry import (
 )
 from fewbit.formats.spec import QuantTensor
 
+RANGED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]
+TWO_SEARCHED = ["q2_k", "q4_k", "q5_k"]
 CODED = [name for name in DECODABLE if name not in ("f32", "f16")]
 
 
@@ -119,7 +121,7 @@ def test_mxfp4_scales_by_the_power_of_two_below_the_largest(largest):
     assert encoded.codes[0, 0] == max(power, 0)
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "bf16", "f16", "f32"])
+@pytest.mark.parametrize("name", [*RANGED, "mxfp4", "bf16", "f16", "f32"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_encoding_equals_the_gguf_package(name, data):
@@ -139,7 +141,7 @@ def test_encoding_equals_the_gguf_package(name, data):
     assert np.array_equal(encode(values, BLOCK_FORMATS[name].spec).codes, expected)
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "mxfp4", "bf16", "f16"])
+@pytest.mark.parametrize("name", [*RANGED, "mxfp4", "bf16", "f16"])
 @pytest.mark.parametrize("scale", [1e-6, 1e-2, 1.0, 1e3])
 def test_encoding_normal_values_equals_the_gguf_package(name, scale):
     values = np.random.default_rng(4).normal(0, scale, (64, 576)).astype(np.float32)
@@ -162,24 +164,34 @@ def test_the_error_stays_within_half_a_step(name):
     assert (error <= bound).all()
 
 
-@pytest.mark.parametrize("name", ENCODABLE)
+@pytest.mark.parametrize("name", [name for name in ENCODABLE if name not in TWO_SEARCHED])
 def test_encoding_what_was_decoded_changes_no_value(name):
-    values = np.random.default_rng(6).normal(0, 1, (8, 64)).astype(np.float32)
+    values = np.random.default_rng(6).normal(0, 1, (8, 256)).astype(np.float32)
     form = BLOCK_FORMATS[name].spec
     once = decode(encode(values, form))
     twice = decode(encode(once, form))
-    # A block of Q4_0 or Q8_0 keeps its largest value exactly, and one of MXFP4 within its power of
-    # two, hence its scale and its codes.
-    assert same_bits(once, twice)
+    # A block keeps its largest value exactly, or its ends, or within the power of two of MXFP4;
+    # where scales are searched, these are found again, up to the sign of both units.
+    assert np.array_equal(once, twice)
+
+
+@pytest.mark.parametrize("name", TWO_SEARCHED)
+def test_encoding_what_was_decoded_changes_little_where_two_scales_are_searched(name):
+    values = np.random.default_rng(6).normal(0, 1, (8, 256)).astype(np.float32)
+    once = decode(encode(values, BLOCK_FORMATS[name].spec))
+    twice = decode(encode(once, BLOCK_FORMATS[name].spec))
+    # Nearly all pairs of units are found again; 1/20 of the squared error of the first time is
+    # what Q5_K's sixty-four steps of two scales leave.
+    assert np.square(twice - once).sum() <= np.square(once - values).sum() / 20
 
 
 @pytest.mark.parametrize("name", ENCODABLE)
 def test_an_all_zero_tensor_decodes_to_zeros(name):
-    encoded = encode(np.zeros((2, 32), np.float32), BLOCK_FORMATS[name].spec)
+    encoded = encode(np.zeros((2, 256), np.float32), BLOCK_FORMATS[name].spec)
     assert not decode(encoded).any()
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "f16"])
+@pytest.mark.parametrize("name", [*RANGED, "f16"])
 def test_values_beyond_the_format_are_refused_with_their_place(name):
     values = np.zeros((3, 64), np.float32)
     values[1, 40] = 3e7
@@ -195,7 +207,7 @@ def test_a_value_that_would_round_to_infinity_in_bf16_is_refused():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ENCODABLE)
 def test_a_value_that_is_not_finite_is_refused_with_its_place(name, bad):
-    values = np.zeros((2, 64), np.float32)
+    values = np.zeros((2, 256), np.float32)
     values[1, 33] = bad
     with pytest.raises(NumericalError, match="row 1, column 33"):
         encode(values, BLOCK_FORMATS[name].spec)
@@ -227,9 +239,9 @@ def test_what_cannot_be_decoded_or_encoded_says_what_can():
     with pytest.raises(UnsupportedError, match=r"iq2_xs cannot be decoded; supported: f32.*q6_k"):
         decode(from_bytes("iq2_xs", np.zeros((1, 74), np.uint8)))
     with pytest.raises(
-        UnsupportedError, match=r"encoded as q4_k; supported: .*q4_0, q8_0, .*mxfp4"
+        UnsupportedError, match=r"encoded as iq2_xs; supported: .*q4_0, .*q4_k, .*mxfp4"
     ):
-        encode(np.zeros((1, 256), np.float32), BLOCK_FORMATS["q4_k"].spec)
+        encode(np.zeros((1, 256), np.float32), BLOCK_FORMATS["iq2_xs"].spec)
 
 
 def test_columns_that_do_not_divide_are_refused():

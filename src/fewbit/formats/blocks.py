@@ -1,5 +1,8 @@
 """GGUF blocks of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0.
 
+The encoders cover each block's range and give llama.cpp's bytes. Codes follow the scale before its
+rounding to fp16, and x / d is x * (1 / d), as there.
+
 Layouts (ggml-quants of llama.cpp, checked against the `gguf` package): d is the scale, m the
 minimum, both fp16. The 16 bytes of 4-bit codes hold element i in the low nibble of byte i and
 element 16 + i in its high nibble; the fifth bits are one little-endian uint32, bit i for element i.
@@ -54,10 +57,9 @@ def decode_q8_0(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def encode_q4_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Encode as llama.cpp does: d = (value of largest magnitude) / -8, u = trunc(x / d + 8.5).
+    """Encode with d = (value of largest magnitude) / -8 and u = trunc(x / d + 8.5), at most 15.
 
-    The codes follow the scale before its rounding to fp16, and x / d is x * (1 / d): that is what
-    makes the bytes equal to llama.cpp's. An all-zero block has d = 0 and u = 8.
+    An all-zero block has d = 0 and u = 8.
 
     Args:
         values: finite float32 [rows, blocks * 32].
@@ -65,14 +67,40 @@ def encode_q4_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     Returns:
         uint8 [rows, blocks * 18]; a d beyond fp16 is infinity.
     """
-    groups = values.reshape(values.shape[0], -1, BLOCK)
-    largest = np.abs(groups).argmax(axis=2, keepdims=True)
-    d = np.take_along_axis(groups, largest, axis=2) / np.float32(-8)
-    shifted = np.trunc(groups * _inverse(d) + np.float32(8.5))
-    unsigned = shifted.clip(0, 15).astype(np.uint8)
-    blocks = np.empty(groups.shape[:2], Q4_0)
-    blocks["d"] = d[:, :, 0]
+    d, unsigned = _from_the_largest(values, 8)
+    blocks = np.empty(unsigned.shape[:2], Q4_0)
+    blocks["d"] = d
     blocks["nibbles"] = join_nibbles(unsigned)
+    return _bytes(blocks)
+
+
+def encode_q5_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Encode as Q4_0 with d = (value of largest magnitude) / -16; uint8 [rows, blocks * 22]."""
+    d, unsigned = _from_the_largest(values, 16)
+    blocks = np.empty(unsigned.shape[:2], Q5_0)
+    blocks["d"] = d
+    put_five_bits(blocks, unsigned)
+    return _bytes(blocks)
+
+
+def encode_q4_1(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Encode with m = minimum, d = (maximum - m) / 15, u = trunc((x - m) / d + 0.5).
+
+    A constant block has d = 0 and u = 0. Returns uint8 [rows, blocks * 20].
+    """
+    d, m, unsigned = _from_the_range(values, 15)
+    blocks = np.empty(unsigned.shape[:2], Q4_1)
+    blocks["d"], blocks["m"] = d, m
+    blocks["nibbles"] = join_nibbles(unsigned)
+    return _bytes(blocks)
+
+
+def encode_q5_1(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Encode as Q4_1 with d = (maximum - m) / 31; uint8 [rows, blocks * 24]."""
+    d, m, unsigned = _from_the_range(values, 31)
+    blocks = np.empty(unsigned.shape[:2], Q5_1)
+    blocks["d"], blocks["m"] = d, m
+    put_five_bits(blocks, unsigned)
     return _bytes(blocks)
 
 
@@ -116,6 +144,28 @@ def put_five_bits(blocks: NDArray[np.void], codes: NDArray[np.uint8]) -> None:
     """Undo `five_bits`: write codes below 32 [.., 32] into blocks of Q5_0 or Q5_1."""
     blocks["nibbles"] = join_nibbles(codes & np.uint8(15))
     blocks["fifth"] = np.packbits(codes >> np.uint8(4), axis=-1, bitorder="little")
+
+
+def _from_the_largest(
+    values: NDArray[np.float32], zero: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Return d [rows, blocks] and codes [rows, blocks, 32] that give the largest value code 0."""
+    groups = values.reshape(values.shape[0], -1, BLOCK)
+    largest = np.abs(groups).argmax(axis=2, keepdims=True)
+    d = np.take_along_axis(groups, largest, axis=2) / np.float32(-zero)
+    shifted = np.trunc(groups * _inverse(d) + np.float32(zero + 0.5))
+    return d[:, :, 0], shifted.clip(0, 2 * zero - 1).astype(np.uint8)
+
+
+def _from_the_range(
+    values: NDArray[np.float32], last: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]:
+    """Return d and minima [rows, blocks], and codes [rows, blocks, 32] from 0 to `last`."""
+    groups = values.reshape(values.shape[0], -1, BLOCK)
+    low = groups.min(axis=2, keepdims=True)
+    d = (groups.max(axis=2, keepdims=True) - low) / np.float32(last)
+    shifted = np.trunc((groups - low) * _inverse(d) + np.float32(0.5))
+    return d[:, :, 0], low[:, :, 0], shifted.clip(0, last).astype(np.uint8)
 
 
 def _blocks(codes: NDArray[np.uint8], layout: np.dtype[np.void]) -> NDArray[np.void]:

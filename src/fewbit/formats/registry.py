@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError, UnsupportedError
 from fewbit.formats import affine, blocks, codebooks, floats, fp8, kquants
+from fewbit.formats.grid import fit, join, nearest
 from fewbit.formats.spec import (
     BlockSpec,
     Fp8Spec,
@@ -34,31 +35,34 @@ class BlockFormat:
     spec: BlockSpec
     decode: _Decode | None = None
     encode: _Encode | None = None
+    """Rounds to nearest over each block's range."""
+    searched: bool = False
+    """The scales have no rule: encoding searches for those of least squared error."""
 
 
 _TABLE = (
     BlockFormat(BlockSpec("f32", 0, 1, 4), floats.decode_f32, floats.encode_f32),
     BlockFormat(BlockSpec("f16", 1, 1, 2), floats.decode_f16, floats.encode_f16),
     BlockFormat(BlockSpec("q4_0", 2, 32, 18), blocks.decode_q4_0, blocks.encode_q4_0),
-    BlockFormat(BlockSpec("q4_1", 3, 32, 20), blocks.decode_q4_1),
-    BlockFormat(BlockSpec("q5_0", 6, 32, 22), blocks.decode_q5_0),
-    BlockFormat(BlockSpec("q5_1", 7, 32, 24), blocks.decode_q5_1),
+    BlockFormat(BlockSpec("q4_1", 3, 32, 20), blocks.decode_q4_1, blocks.encode_q4_1),
+    BlockFormat(BlockSpec("q5_0", 6, 32, 22), blocks.decode_q5_0, blocks.encode_q5_0),
+    BlockFormat(BlockSpec("q5_1", 7, 32, 24), blocks.decode_q5_1, blocks.encode_q5_1),
     BlockFormat(BlockSpec("q8_0", 8, 32, 34), blocks.decode_q8_0, blocks.encode_q8_0),
     BlockFormat(BlockSpec("q8_1", 9, 32, 36)),
-    BlockFormat(BlockSpec("q2_k", 10, 256, 84), kquants.decode_q2_k),
-    BlockFormat(BlockSpec("q3_k", 11, 256, 110), kquants.decode_q3_k),
-    BlockFormat(BlockSpec("q4_k", 12, 256, 144), kquants.decode_q4_k),
-    BlockFormat(BlockSpec("q5_k", 13, 256, 176), kquants.decode_q5_k),
-    BlockFormat(BlockSpec("q6_k", 14, 256, 210), kquants.decode_q6_k),
+    BlockFormat(BlockSpec("q2_k", 10, 256, 84), kquants.decode_q2_k, searched=True),
+    BlockFormat(BlockSpec("q3_k", 11, 256, 110), kquants.decode_q3_k, searched=True),
+    BlockFormat(BlockSpec("q4_k", 12, 256, 144), kquants.decode_q4_k, searched=True),
+    BlockFormat(BlockSpec("q5_k", 13, 256, 176), kquants.decode_q5_k, searched=True),
+    BlockFormat(BlockSpec("q6_k", 14, 256, 210), kquants.decode_q6_k, searched=True),
     BlockFormat(BlockSpec("q8_k", 15, 256, 292)),
     BlockFormat(BlockSpec("iq2_xxs", 16, 256, 66)),
     BlockFormat(BlockSpec("iq2_xs", 17, 256, 74)),
     BlockFormat(BlockSpec("iq3_xxs", 18, 256, 98)),
     BlockFormat(BlockSpec("iq1_s", 19, 256, 50)),
-    BlockFormat(BlockSpec("iq4_nl", 20, 32, 18), codebooks.decode_iq4_nl),
+    BlockFormat(BlockSpec("iq4_nl", 20, 32, 18), codebooks.decode_iq4_nl, searched=True),
     BlockFormat(BlockSpec("iq3_s", 21, 256, 110)),
     BlockFormat(BlockSpec("iq2_s", 22, 256, 82)),
-    BlockFormat(BlockSpec("iq4_xs", 23, 256, 136), codebooks.decode_iq4_xs),
+    BlockFormat(BlockSpec("iq4_xs", 23, 256, 136), codebooks.decode_iq4_xs, searched=True),
     BlockFormat(BlockSpec("i8", 24, 1, 1)),
     BlockFormat(BlockSpec("i16", 25, 1, 2)),
     BlockFormat(BlockSpec("i32", 26, 1, 4)),
@@ -95,7 +99,7 @@ def is_integer(form: NumberFormat) -> bool:
 
 
 DECODABLE = tuple(f.spec.name for f in _TABLE if f.decode is not None)
-ENCODABLE = tuple(f.spec.name for f in _TABLE if f.encode is not None)
+ENCODABLE = tuple(f.spec.name for f in _TABLE if f.encode is not None or f.searched)
 
 _AFFINE = re.compile(
     r"int(?P<bits>[0-9]+)-(?:g(?P<group>[0-9]{1,9})|(?P<where>tensor|row|channel))"
@@ -179,6 +183,9 @@ def decode_rows(tensor: QuantTensor, rows: slice | NDArray[np.integer]) -> NDArr
 def encode(x: NDArray[np.float32], form: NumberFormat) -> QuantTensor:
     """Encode a matrix, float32 [rows, columns], by rounding to nearest.
 
+    Scales cover the range of their group; those of Q2_K to Q6_K, IQ4_NL and IQ4_XS, where a group's
+    range does not say them, are the ones of least squared error (`grid.fit`).
+
     Raises:
         NumericalError: a value is not finite, or too large for the format.
         UnsupportedError: there is no encoder for the format; the message lists those there are.
@@ -196,6 +203,9 @@ def encode(x: NDArray[np.float32], form: NumberFormat) -> QuantTensor:
 
 def _encode_blocks(x: NDArray[np.float32], form: BlockSpec) -> QuantTensor:
     form.row_bytes(x.shape[1])
+    if BLOCK_FORMATS[form.name].searched:
+        grid = fit(x, form)
+        return join(nearest(x, grid), grid)
     return QuantTensor(form, (x.shape[0], x.shape[1]), _encoder(form)(x))
 
 

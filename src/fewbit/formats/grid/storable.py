@@ -46,22 +46,33 @@ def storable(
     return Grid(form, layout, scale, steps, offset, offset_steps)
 
 
+def require_storable(form: NumberFormat, layout: GridLayout, weight: NDArray[np.float32]) -> None:
+    """Raise NumericalError where the range of a group is beyond the scales of a format."""
+    groups = weight.reshape(weight.shape[0], -1, layout.group)
+    low, high = groups.min(axis=2), groups.max(axis=2)
+    reach = np.float32(1 if layout.steps is None else max(-layout.steps[0], layout.steps[1]))
+    if layout.offset is Offset.NONE:
+        longest, outer = np.maximum(-low, high), np.float32(-layout.levels[0])
+        stored_scale(form, layout.scale_type, longest / outer / reach)
+        return
+    if layout.offset is Offset.VALUE:
+        stored_scale(form, layout.scale_type, low)
+    else:
+        low, high = np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0))
+    last = np.float32(layout.levels[-1])
+    stored_scale(form, layout.scale_type, (high / last - low / last) / reach)
+    if layout.offset is Offset.STEPS:
+        stored_scale(form, layout.scale_type, low / reach)
+
+
 def stored_scale(form: NumberFormat, storage: ScaleStorage, scales: _F32) -> _F32:
-    """Return scales rounded to the type they are stored in; E8M0 takes the nearest power of two.
+    """Return scales, float32 [rows, groups], rounded to the type they are stored in.
 
     Raises:
         NumericalError: as `storable`.
     """
-    with np.errstate(over="ignore", under="ignore"):
-        match storage:
-            case ScaleStorage.F16:
-                rounded = scales.astype(np.float16).astype(np.float32)
-            case ScaleStorage.F32:
-                rounded = scales
-            case ScaleStorage.E8M0:
-                exponents = np.rint(np.log2(np.maximum(scales, np.float32(2.0**-128))))
-                rounded = np.exp2(np.clip(exponents, -128, 126)).astype(np.float32)
-    beyond = ~np.isfinite(rounded)
+    stored = rounded(storage, scales)
+    beyond = ~np.isfinite(stored)
     if beyond.any():
         row, column = (int(i) for i in np.argwhere(beyond)[0])
         raise NumericalError(
@@ -69,7 +80,23 @@ def stored_scale(form: NumberFormat, storage: ScaleStorage, scales: _F32) -> _F3
             f"what {form.name} stores ({storage.value}); rescale the weights or choose a format "
             "with f32 scales."
         )
-    return rounded
+    return stored
+
+
+def rounded(storage: ScaleStorage, scales: _F32) -> _F32:
+    """Return scales rounded to a storage type: too large for it gives infinity.
+
+    E8M0 takes the nearest power of two, at least 2^-128, whatever the sign.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        match storage:
+            case ScaleStorage.F16:
+                return scales.astype(np.float16).astype(np.float32)
+            case ScaleStorage.F32:
+                return scales
+            case ScaleStorage.E8M0:
+                exponents = np.rint(np.log2(np.maximum(np.abs(scales), np.float32(2.0**-128))))
+                return np.ldexp(np.float32(1), exponents.clip(-128, 127).astype(np.int32))
 
 
 def _one_level(form: NumberFormat, layout: GridLayout, scales: _F32, offsets: _F32 | None) -> Grid:
