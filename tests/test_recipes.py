@@ -2,6 +2,7 @@ import pytest
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
+from fewbit.methods.solvers import METHODS
 from fewbit.recipes import built_in, built_in_names, find
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Role
@@ -23,7 +24,7 @@ def test_every_built_in_recipe_names_real_formats(name):
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == 2 * 7 * 4 * 2 * 2 + 3
+    assert len(names) == len(set(names)) == len(METHODS) * 7 * 4 * 2 * 2 + 3
     for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "rtn-q4_0"):
         assert name in names
 
@@ -97,7 +98,7 @@ def test_a_recipe_of_ones_own(tmp_path):
     [
         ("name = ", BadFileError, "not valid"),
         ("name = 'x'\nrules = []", BadFileError, "method"),
-        ("name = 'x'\nmethod = 'gptq'\nrules = []", UnsupportedError, "rtn, mse"),
+        ("name = 'x'\nmethod = 'best'\nrules = []", UnsupportedError, "rtn, mse"),
         ("name = 'x'\nmethod = 'rtn'\nrules = []", UsageError, "no rules"),
         ("name='x'\nmethod='rtn'\n[[rules]]\nformat='int4-g32'", UsageError, "Rule 1 .* either"),
         (

@@ -229,3 +229,33 @@ class ReadBuffer:
     def nbytes(self) -> int: ...
 
 def integer_peak(isa: str, threads: int, steps: int) -> float: ...
+
+rounding_tile_rows: int
+
+def advance_targets(
+    pool: ThreadPool,
+    factor: NDArray[np.float32],
+    errors: NDArray[np.float32],
+    targets: NDArray[np.float32],
+    first: int,
+    start: int,
+    stop: int,
+    isa: str | None = None,
+) -> None: ...
+def round_columns(
+    pool: ThreadPool,
+    *,
+    factor: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    errors: NDArray[np.float32],
+    targets: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.float32],
+    offsets: NDArray[np.float32] | None,
+    groups: NDArray[np.int32],
+    origin: int,
+    first: int,
+    levels: NDArray[np.float32],
+    midpoints: NDArray[np.float32] | None,
+    isa: str | None = None,
+) -> None: ...

@@ -10,4 +10,5 @@ NB_MODULE(_native, module) {
   fewbit::bind_sampling(module);
   fewbit::bind_gram(module);
   fewbit::bind_machine(module);
+  fewbit::bind_rounding(module);
 }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fewbit.formats.spec import NumberFormat
 from fewbit.methods.clip import search_range
+from fewbit.methods.gptq import gptq
 from fewbit.methods.rtn import round_to_nearest
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
@@ -64,6 +65,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "rtn": Method(_nearest),
         "mse": Method(_least_squares),
+        "gptq": Method(gptq, Need.GRAM),
     }
 )
-"""`rtn`: round to nearest over the whole range; `mse`: over the range of least squared error."""
+"""`rtn`: round to nearest over the whole range; `mse`: over the range of least squared error;
+`gptq`: column by column, each making up for the errors of those before it."""

@@ -1,0 +1,9 @@
+#include "simd/neon.h"
+#include "solvers/rounding_impl.h"
+
+namespace fewbit {
+
+extern const RoundingKernels kNeonRoundingKernels;
+const RoundingKernels kNeonRoundingKernels = make_rounding_kernels<Neon>();
+
+}  // namespace fewbit

@@ -1,0 +1,9 @@
+#include "simd/portable.h"
+#include "solvers/rounding_impl.h"
+
+namespace fewbit {
+
+extern const RoundingKernels kPortableRoundingKernels;
+const RoundingKernels kPortableRoundingKernels = make_rounding_kernels<Portable>();
+
+}  // namespace fewbit

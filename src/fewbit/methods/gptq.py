@@ -1,0 +1,120 @@
+"""GPTQ (Frantar et al. 2023) for every format with a grid.
+
+Columns are rounded one after the other, each towards a target that makes up for the errors of those
+before it (`hessian`). Blocks of columns go by descending activation, and so do the columns of a
+block: early columns have most others left to make up for them, so those whose error costs most come
+first ("act-order"). Blocks stay whole, so a block's scales are fitted when its turn comes, on the
+targets that its columns have then. A format with one scale a row has one block: its scales are
+fitted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.formats import grid as grids
+from fewbit.formats.affine import require_finite
+from fewbit.formats.grid import Grid, GridLayout
+from fewbit.formats.spec import NumberFormat
+from fewbit.methods.hessian import Factor, factorize, require_gram
+from fewbit.methods.solution import Solution
+from fewbit.methods.statistics import InputStatistics
+from fewbit.methods.tiles import RowTiles, Targets, from_tiles, thread_pool
+
+_SPAN = 256
+"""Columns whose targets take the errors of all columns before them at once."""
+
+
+def gptq(
+    weight: NDArray[np.float32],
+    statistics: InputStatistics | None,
+    form: NumberFormat,
+    *,
+    threads: int | None = None,
+) -> Solution:
+    """Round a weight so that the error of the layer's outputs on its inputs is small.
+
+    Args:
+        weight: float32 [outputs, inputs], finite.
+        statistics: of the layer's inputs, with a Gram matrix.
+        form: a format with a grid.
+        threads: None for all cores that this process may use; the result does not depend on it.
+
+    Raises:
+        UsageError: no Gram matrix, one of another width, or groups that do not divide the inputs.
+        UnsupportedError: the format has no grid.
+        NumericalError: weights or statistics are not finite.
+    """
+    statistics = require_gram(statistics, "gptq", weight.shape[1])
+    layout = grids.layout(form, weight.shape[1])
+    require_finite(weight)
+    assert statistics.gram is not None
+    order = block_order(statistics.gram.diagonal(), layout.block)
+    factor = factorize(statistics, order)
+    tiles = RowTiles(weight[:, order], factor.feedback, layout, thread_pool(threads))
+    if layout.block == weight.shape[1]:
+        grid = _round_rows(tiles, weight, factor, order, form)
+    else:
+        grid = _round_blocks(tiles, factor, order, form, layout)
+    codes = np.empty(weight.shape, np.uint8)
+    codes[:, order] = tiles.codes
+    return Solution(grids.join(codes, grid), factor.remarks)
+
+
+def block_order(diagonal: NDArray[np.floating], block: int) -> NDArray[np.int64]:
+    """Return the columns by blocks of descending sum, descending within each, int64 [columns]."""
+    blocks = diagonal.reshape(-1, block)
+    inside = np.argsort(-blocks, axis=1, kind="stable")
+    columns = inside + block * np.arange(len(blocks))[:, None]
+    return columns[np.argsort(-blocks.sum(axis=1), kind="stable")].ravel()
+
+
+def _round_rows(
+    tiles: RowTiles,
+    weight: NDArray[np.float32],
+    factor: Factor,
+    order: NDArray[np.int64],
+    form: NumberFormat,
+) -> Grid:
+    """Fit the one block that there is, then round it."""
+    cost = np.empty(len(order), np.float32)
+    cost[order] = factor.variance
+    grid = grids.fit_block(weight, form, cost)
+    groups = order // grid.layout.group
+    for targets in _spans(tiles, len(order), 1):
+        tiles.round(targets, targets.first, grid, groups[targets.first : targets.last])
+    return grid
+
+
+def _round_blocks(
+    tiles: RowTiles,
+    factor: Factor,
+    order: NDArray[np.int64],
+    form: NumberFormat,
+    layout: GridLayout,
+) -> Grid:
+    """Fit and round block after block; return the scales of all, columns in natural order."""
+    block = layout.block
+    found: dict[int, Grid] = {}
+    for targets in _spans(tiles, len(order), block):
+        for start in range(targets.first, targets.last, block):
+            columns = order[start : start + block]
+            number = int(columns[0]) // block
+            inside = columns - number * block
+            natural = np.empty((tiles.rows, block), np.float32)
+            natural[:, inside] = from_tiles(targets.columns(start, start + block), tiles.rows)
+            cost = np.empty(block, np.float32)
+            cost[inside] = factor.variance[start : start + block]
+            found[number] = grids.fit_block(natural, form, cost)
+            tiles.round(targets, start, found[number], inside // layout.group)
+    return grids.concatenate([found[number] for number in range(len(found))])
+
+
+def _spans(tiles: RowTiles, columns: int, unit: int) -> Iterator[Targets]:
+    """Yield the targets of spans of whole units, in order, with the errors of all before them."""
+    step = max(unit, _SPAN // unit * unit)
+    for first in range(0, columns, step):
+        yield tiles.targets(first, min(first + step, columns), (0, first))

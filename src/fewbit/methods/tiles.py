@@ -1,0 +1,126 @@
+"""Rows in tiles of 64, as the native loops of GPTQ and of coordinate descent want them.
+
+Lanes are rows: a tile is a matrix [columns, 64], and what is done to a row is the same whatever
+rows lie beside it. Rows beyond the last are zero.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit._native import ThreadPool, advance_targets, round_columns, rounding_tile_rows
+from fewbit.formats.grid import Grid, GridLayout
+from fewbit.formats.grid.grid import thresholds
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+def to_tiles(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a matrix [rows, columns] as tiles, float32 [tiles, columns, 64]."""
+    rows, columns = matrix.shape
+    whole = rows // rounding_tile_rows
+    tiles = np.zeros((-(-rows // rounding_tile_rows), columns, rounding_tile_rows), np.float32)
+    cut = whole * rounding_tile_rows
+    tiles[:whole] = matrix[:cut].reshape(whole, rounding_tile_rows, columns).transpose(0, 2, 1)
+    if cut < rows:
+        tiles[whole, :, : rows - cut] = matrix[cut:].T
+    return tiles
+
+
+def from_tiles(tiles: NDArray[_T], rows: int) -> NDArray[_T]:
+    """Return tiles [tiles, columns, 64] as a matrix [rows, columns]."""
+    return tiles.transpose(0, 2, 1).reshape(-1, tiles.shape[1])[:rows]
+
+
+def thread_pool(threads: int | None) -> ThreadPool:
+    """Return a pool of so many threads; None for one on each core that this process may use."""
+    if threads is None:
+        usable = getattr(os, "sched_getaffinity", None)
+        threads = len(usable(0)) if usable else os.cpu_count() or 1
+    return ThreadPool(threads)
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What the columns first..last are rounded to, float32 tiles [tiles, last - first, 64]."""
+
+    first: int
+    values: NDArray[np.float32]
+
+    @property
+    def last(self) -> int:
+        """The column behind the last."""
+        return self.first + int(self.values.shape[1])
+
+    def columns(self, first: int, last: int) -> NDArray[np.float32]:
+        """Return the targets of some of the columns, as a view."""
+        return self.values[:, first - self.first : last - self.first]
+
+
+class RowTiles:
+    """A weight that is being rounded: errors and codes so far, columns in the order of a factor.
+
+    `factor`, float32 [columns, columns]: row j says how much of each column's error is added to
+    column j's target (see native/src/solvers/rounding.h).
+    """
+
+    def __init__(
+        self,
+        weight: NDArray[np.float32],
+        factor: NDArray[np.float32],
+        layout: GridLayout,
+        pool: ThreadPool,
+    ) -> None:
+        self.rows = weight.shape[0]
+        self.factor = factor
+        self.weights = to_tiles(weight)
+        self.errors = np.zeros_like(self.weights)
+        self._codes = np.zeros(self.weights.shape, np.uint8)
+        self._levels = np.array(layout.levels, np.float32)
+        self._midpoints = None if layout.integer else thresholds(layout)
+        self._pool = pool
+
+    def targets(self, first: int, last: int, *sources: tuple[int, int]) -> Targets:
+        """Return the weights of a span of columns plus the errors of the columns in `sources`."""
+        targets = Targets(first, self.weights[:, first:last].copy())
+        for start, stop in sources:
+            advance_targets(
+                self._pool, self.factor, self.errors, targets.values, first, start, stop
+            )
+        return targets
+
+    def round(self, targets: Targets, first: int, grid: Grid, groups: NDArray[np.integer]) -> None:
+        """Round columns of a span in ascending order, carrying each one's error to later targets.
+
+        Args:
+            targets: of the span; those of later columns are updated.
+            first: the first column to round.
+            grid: the scales of these columns.
+            groups: [columns to round], whose scale in `grid` each has.
+        """
+        offsets = grid.offsets
+        round_columns(
+            self._pool,
+            factor=self.factor,
+            weights=self.weights,
+            errors=self.errors,
+            targets=targets.values,
+            codes=self._codes,
+            scales=to_tiles(grid.scales),
+            offsets=None if offsets is None else to_tiles(offsets),
+            groups=groups.astype(np.int32),
+            origin=targets.first,
+            first=first,
+            levels=self._levels,
+            midpoints=self._midpoints,
+        )
+
+    @property
+    def codes(self) -> NDArray[np.uint8]:
+        """The codes so far, uint8 [rows, columns] in the factor's order."""
+        return from_tiles(self._codes, self.rows)
