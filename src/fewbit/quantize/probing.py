@@ -106,28 +106,36 @@ class ProbeModel:
         head = (self.program.ops[index] for index in self._parts.head)
         self._square(dict(pair for op in head for pair in _inputs(op)), self._entered[-1])
         self._head = self._segment(self._binding, self._parts.head)
-        logits = self._logits(self._head, self._entered[-1])
+        logits = self._logits(self._head, self._entered[-1], len(self._tokens))
         self._source = [_log_softmax(_finite(rows)) for rows in logits]
 
-    def measure(self, replaced: Mapping[Slot, QuantTensor]) -> NDArray[np.float64]:
+    def measure(
+        self, replaced: Mapping[Slot, QuantTensor], windows: int | None = None
+    ) -> NDArray[np.float64]:
         """Return each window's mean KL(source || source with these tensors), float64 [windows].
+
+        Args:
+            replaced: the tensors that take a slot's place.
+            windows: how many, from the first on; None for all.
 
         Raises:
             KernelError: no kernel can run a tensor.
             NumericalError: a logit is not finite.
         """
+        lengths = self.lengths[:windows]
         binding = _with(self._binding, replaced)
         last = len(self._parts.starts) - 1
         part = min((self._parts.first_use(slot) for slot in replaced), default=last)
-        entered = self._entered[part]
+        entered = _first_rows(self._entered[part], sum(lengths))
         if part < last:
             body = range(self._parts.starts[part], self._parts.head.start)
-            entered = self._run(binding, body, entered, tuple(self._entered[last]))
+            wanted = tuple(self._entered[last])
+            tokens = self._tokens[: sum(lengths)]
+            entered = self._segment(binding, body).run(lengths, entered, wanted, tokens)
         new = any(slot in replaced for slot in self._parts.head_slots)
         head = self._segment(binding, self._parts.head) if new else self._head
-        rows = np.concatenate(self._compared(self._logits(head, entered)))
-        ends = np.cumsum(self.lengths)[:-1]
-        return np.array([window.mean() for window in np.split(rows, ends)])
+        rows = np.concatenate(self._compared(self._logits(head, entered, sum(lengths))))
+        return np.array([part.mean() for part in np.split(rows, np.cumsum(lengths)[:-1])])
 
     def _run_part(self, part: int) -> None:
         """Run a part of the source, keep what enters the next one, and square the inputs."""
@@ -137,7 +145,8 @@ class ProbeModel:
         kept = slice_of(self.program, left).reads
         inputs = {slot: x for i in ops for slot, x in _inputs(self.program.ops[i])}
         wanted = tuple(dict.fromkeys((*kept, *inputs.values())))
-        found = self._run(self._binding, ops, self._entered[part], wanted)
+        segment = self._segment(self._binding, ops)
+        found = segment.run(self.lengths, self._entered[part], wanted, self._tokens)
         self._square(inputs, found)
         self._entered.append({name: found[name] for name in kept})
 
@@ -147,27 +156,23 @@ class ProbeModel:
                 squares = np.einsum("ri,ri->i", found[x], found[x])
                 self.squares[slot] = squares.astype(np.float64) / len(self._tokens)
 
-    def _run(
-        self, binding: Binding, ops: range, given: Mapping[Buffer, Rows], wanted: Sequence[Buffer]
-    ) -> dict[Buffer, Rows]:
-        return self._segment(binding, ops).run(self.lengths, given, wanted, self._tokens)
-
     def _segment(self, binding: Binding, ops: range) -> Segment:
         return Segment(binding, ops, threads=self._pool)
 
-    def _logits(self, head: Segment, given: Mapping[Buffer, Rows]) -> Iterator[Rows]:
-        """Yield the logits of all rows, some at a time; behind the last layer rows stand alone."""
-        for start in range(0, len(self._tokens), _HEAD_ROWS):
-            rows = slice(start, start + _HEAD_ROWS)
-            some = {name: np.ascontiguousarray(values[rows]) for name, values in given.items()}
-            ones = (1,) * len(self._tokens[rows])
+    def _logits(self, head: Segment, given: Mapping[Buffer, Rows], count: int) -> Iterator[Rows]:
+        """Yield the logits of rows, some at a time; behind the last layer rows stand alone."""
+        for start in range(0, count, _HEAD_ROWS):
+            rows = slice(start, min(start + _HEAD_ROWS, count))
+            some = {name: values[rows] for name, values in given.items()}
+            ones = (1,) * (rows.stop - start)
             yield head.run(ones, some, (self.program.logits,))[self.program.logits]
 
     def _compared(self, logits: Iterator[Rows]) -> list[NDArray[np.float64]]:
         found = []
         with ThreadPoolExecutor(self._threads) as pool:
-            for log_p, block in zip(self._source, logits, strict=True):
+            for whole, block in zip(self._source, logits, strict=False):  # not all may be run
                 _finite(block)
+                log_p = whole[: len(block)]
                 parts = np.array_split(np.arange(len(block)), self._threads)
                 jobs = [pool.submit(divergence, log_p[part], block[part]) for part in parts]
                 found += [job.result() for job in jobs]
@@ -235,6 +240,10 @@ def _with(base: Binding, replaced: Mapping[Slot, QuantTensor]) -> Binding:
 
 def _kernel(slot: Slot, tensor: QuantTensor) -> KernelRecord:
     return choose(slot, tensor, _WEIGHT_ONLY)
+
+
+def _first_rows(given: Mapping[Buffer, Rows], count: int) -> dict[Buffer, Rows]:
+    return {name: values[:count] for name, values in given.items()}
 
 
 def _slots(ops: Sequence[Op]) -> frozenset[Slot]:

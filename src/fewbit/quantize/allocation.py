@@ -1,0 +1,332 @@
+"""Choosing every matrix's format for a number of bytes, from what its rounding does to the output.
+
+Predicted divergences of single matrices are added up, and the sum is least under the budget
+(`knapsack`). Matrices that the target runtime fuses get one format. Then the choice has to prove
+itself: it and the best uniform choice that fits (one format for all layers, one for each table)
+are both built and run on held-out text, and the better one is returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.calibrate.calibration import window_digest
+from fewbit.errors import UsageError
+from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
+from fewbit.formats.spec import QuantTensor
+from fewbit.model.weights import ModelSource
+from fewbit.program import Slot
+from fewbit.quantize.choices import (
+    FOLDER_FORMATS,
+    GGUF_FORMATS,
+    Group,
+    described,
+    smallest,
+    total_bytes,
+    total_cost,
+    uniform_choices,
+)
+from fewbit.quantize.knapsack import Option, choose_options
+from fewbit.quantize.planning import Container, QuantizationPlan, plan
+from fewbit.quantize.probing import ProbeModel
+from fewbit.quantize.sensitivity import (
+    PROBE,
+    PROBE_GROUP,
+    Sensitivity,
+    format_errors,
+    measure,
+    smooth,
+    units,
+)
+from fewbit.quantize.target import Budget, Target, budget_of
+from fewbit.records.allocation import AllocationRecord, MeasuredChoice, SlotSensitivity
+from fewbit.records.figures import size
+from fewbit.records.recipe import KEEP, Recipe, Rule
+from fewbit.runtime.native import available_cores
+
+MANY_WEIGHTS = 400_000_000
+"""From so many weights on, matrices that read the same input are probed together."""
+
+Build = Callable[[QuantizationPlan], Mapping[Slot, QuantTensor]]
+"""Makes the tensors of a plan's quantized matrices, as its method has it."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationSettings:
+    """How much text is run, and what there is to choose from."""
+
+    probe_windows: int = 4
+    """Of the windows, the first so many measure single matrices, the others whole choices."""
+    formats: tuple[str, ...] = ()
+    """Names to choose from; empty for all that the container takes."""
+    threads: int | None = None
+
+
+DEFAULT = AllocationSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is to be made, in how many bytes."""
+
+    source: ModelSource
+    base: Recipe
+    """Its method, transforms and tuning are taken over, and how its first rule rounds activations;
+    its formats are not."""
+    container: Container
+    target: Target
+
+
+def allocate(
+    wish: Wish,
+    windows: Sequence[NDArray[np.int32]],
+    build: Build,
+    settings: AllocationSettings = DEFAULT,
+    progress: Progress = lambda _what, _done, _all: None,
+) -> tuple[Recipe, AllocationRecord]:
+    """Return the recipe whose artefact diverges least from the source in the bytes of a target.
+
+    Args:
+        wish: the model and the target.
+        windows: token ids, int32 [tokens] each, that calibration has not seen; more than
+            `settings.probe_windows`.
+        build: makes the tensors of the two choices that are compared.
+        settings: how it is done.
+        progress: told what goes on.
+
+    Raises:
+        UsageError: the target is too small for the smallest formats, or there are too few windows.
+        KernelError, NumericalError, UnsupportedError: as `ProbeModel`, `plan` and `build`.
+    """
+    if len(windows) <= settings.probe_windows:
+        raise UsageError(
+            f"Allocation has {len(windows)} windows of text and needs more than "
+            f"{settings.probe_windows}, of which some measure matrices and others the result; give "
+            "more text."
+        )
+    work = _Work(wish, ProbeModel(wish.source, windows, settings.threads), settings, progress)
+    measured = work.sensitivities()
+    found = _Found(work, measured, work.groups(measured))
+    compared = found.measured(found.best, build), found.measured(found.uniform, build)
+    better = min(compared, key=lambda one: one.measured.divergence)
+    return found.recipe(better.choice), found.record(compared, windows)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Measures matrices and reckons what formats would bring."""
+
+    wish: Wish
+    model: ProbeModel
+    settings: AllocationSettings
+    progress: Progress
+
+    def sensitivities(self) -> tuple[Sensitivity, ...]:
+        """Probe every matrix that can be chosen for, and smooth what was measured."""
+        every = units(self.model.program, together=self.together)
+        probed = [unit for unit in every if all(self._fitting(slot) for slot in unit.slots)]
+        found = measure(
+            self.wish.source,
+            self.model,
+            probed,
+            self.settings.probe_windows,
+            lambda done: self.progress("measuring sensitivity", done, len(probed)),
+        )
+        return smooth(found)
+
+    def groups(self, measured: Sequence[Sensitivity]) -> tuple[Group, ...]:
+        """Return what is chosen together, with options of each."""
+        of = {slot: one.of(slot) for one in measured for slot in one.unit.slots}
+        together: dict[object, list[Slot]] = defaultdict(list)
+        for slot, key in self._keys().items():
+            if slot in of:
+                together[key].append(slot)
+        found: list[Group] = []
+        with ThreadPoolExecutor(self.settings.threads or available_cores()) as pool:
+            for group in pool.map(lambda slots: self._group(slots, of), together.values()):
+                found.append(group)
+                self.progress("reckoning formats", len(found), len(together))
+        return tuple(found)
+
+    @property
+    def together(self) -> bool:
+        """Whether matrices that read the same input are probed together."""
+        infos = self.wish.source.checkpoint.tensors.values()
+        return sum(math.prod(info.shape) for info in infos) >= MANY_WEIGHTS
+
+    def _keys(self) -> dict[Slot, object]:
+        """Return what each matrix shares its format by: the stored tensor, or fused layers."""
+        every = units(self.model.program, together=True)
+        if self.wish.container is Container.FEWBIT:
+            return {slot: unit.slots for unit in every for slot in unit.slots}
+        stored = self.wish.source.slots
+        return {slot: stored[slot].name for unit in every for slot in unit.slots}
+
+    def _fitting(self, slot: Slot) -> list[str]:
+        """Return the formats that divide a matrix's rows and make it smaller."""
+        info = self.wish.source.info(slot)
+        if slot.endswith(".router.weight") or info.shape[-1] % PROBE_GROUP:
+            return []
+        found = []
+        for name in self._names():
+            with contextlib.suppress(UsageError):
+                if encoded_bytes(parse_format(name), info.matrix_shape) < info.nbytes:
+                    found.append(name)
+        return found
+
+    def _names(self) -> tuple[str, ...]:
+        if self.settings.formats:
+            return self.settings.formats
+        if self.wish.container is Container.FEWBIT:
+            return FOLDER_FORMATS
+        return tuple(name for name in GGUF_FORMATS if name in ENCODABLE)
+
+    def _group(self, slots: Sequence[Slot], of: Mapping[Slot, float]) -> Group:
+        source = self.wish.source
+        names = [n for n in self._fitting(slots[0]) if all(n in self._fitting(s) for s in slots)]
+        forms = [parse_format(name) for name in names]
+        costs = np.zeros(len(names))
+        needed = np.zeros(len(names), np.int64)
+        for slot in slots:
+            squares = self.model.squares.get(slot)
+            costs += of[slot] * np.array(format_errors(source, slot, forms, squares))
+            shape = source.info(slot).matrix_shape
+            needed += np.array([encoded_bytes(form, shape) for form in forms])
+        kept = sum(source.info(slot).nbytes for slot in slots)
+        options = [Option(int(b), float(c)) for b, c in zip(needed, costs, strict=True)]
+        return Group(tuple(slots), (*names, KEEP), (*options, Option(kept, 0.0)))
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A choice, built and measured."""
+
+    choice: tuple[int, ...]
+    measured: MeasuredChoice
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Chooses among what was measured."""
+
+    work: _Work
+    sensitivities: tuple[Sensitivity, ...]
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The target as bytes of tensors."""
+        wish = self.work.wish
+        return budget_of(wish.target, wish.source, self.plan(smallest(self.groups)))
+
+    @cached_property
+    def room(self) -> int:
+        """The bytes that the groups may take: all but those of what is not chosen for."""
+        least = smallest(self.groups)
+        fixed = self.plan(least).promised_bytes - total_bytes(self.groups, least)
+        return self.budget.tensors - fixed
+
+    @cached_property
+    def best(self) -> tuple[int, ...]:
+        """The choice of least predicted divergence in the budget."""
+        choice = choose_options([group.options for group in self.groups], self.room)
+        if choice is None:
+            least = self.plan(smallest(self.groups)).promised_bytes + self.budget.overhead
+            raise UsageError(
+                f"The target {self.work.wish.target.text} is {size(self.budget.target)}, and with "
+                f"the smallest formats to choose from the model takes {size(least)}; ask for more."
+            )
+        return choice
+
+    @property
+    def uniform(self) -> tuple[int, ...]:
+        """The uniform choice of least predicted divergence in the budget.
+
+        Where no uniform choice fits, it is the best one again.
+        """
+        choices = uniform_choices(self.groups)
+        fitting = [choice for choice in choices if total_bytes(self.groups, choice) <= self.room]
+        return min(fitting, key=lambda choice: total_cost(self.groups, choice), default=self.best)
+
+    def measured(self, choice: tuple[int, ...], build: Build) -> _Compared:
+        """Build a choice and run it on the held-out windows."""
+        what = described(self.groups, choice)
+        self.work.progress(f"measuring {what}", 0, 1)
+        planned = self.plan(choice)
+        every = self.work.model.measure(build(planned))
+        held_out = every[self.work.settings.probe_windows :]
+        spread = float(held_out.std(ddof=1)) if len(held_out) > 1 else 0.0
+        figures = MeasuredChoice(
+            what=what,
+            bytes=planned.promised_bytes + self.budget.overhead,
+            predicted=total_cost(self.groups, choice),
+            divergence=float(held_out.mean()),
+            deviation=spread / math.sqrt(len(held_out)),
+        )
+        return _Compared(choice, figures)
+
+    def recipe(self, choice: tuple[int, ...]) -> Recipe:
+        """Return a choice as a recipe with a rule for every matrix."""
+        wish = self.work.wish
+        rounding = wish.base.rules[0].activations
+        rules = tuple(
+            Rule(match=slot, format=group.formats[index], activations=rounding)
+            for group, index in zip(self.groups, choice, strict=True)
+            for slot in group.slots
+        )
+        name = f"{wish.base.method}-{wish.target.text}"
+        return msgspec.structs.replace(wish.base, name=name, rules=rules)
+
+    def plan(self, choice: tuple[int, ...]) -> QuantizationPlan:
+        """Plan a choice."""
+        return plan(self.work.wish.source, self.recipe(choice), self.work.wish.container)
+
+    def record(
+        self, compared: tuple[_Compared, _Compared], windows: Sequence[NDArray[np.int32]]
+    ) -> AllocationRecord:
+        """Return what was done and why; the first of the two compared is the allocated choice."""
+        allocated, uniform = (one.measured for one in compared)
+        better = min(compared, key=lambda one: one.measured.divergence)
+        lengths = self.work.model.lengths
+        probed = sum(lengths[: self.work.settings.probe_windows])
+        planned = self.plan(better.choice)
+        counts = Counter(t.format.name for t in planned.tensors if t.status == "quantized")
+        note = "matrices that read the same input were probed together"
+        return AllocationRecord(
+            target_bytes=self.budget.target,
+            counts=self.budget.counts,
+            bytes=better.measured.bytes,
+            chosen="allocated" if better is compared[0] else "uniform",
+            allocated=allocated,
+            uniform=uniform,
+            method=self.work.wish.base.method,
+            probe_format=PROBE,
+            probe_tokens=probed,
+            held_out_tokens=sum(lengths) - probed,
+            windows_sha256=window_digest(windows, [np.ones(n, np.bool_) for n in lengths]),
+            formats=dict(counts),
+            sensitivities=tuple(map(_recorded, self.sensitivities)),
+            notes=(note,) if self.work.together else (),
+        )
+
+
+def _recorded(one: Sensitivity) -> SlotSensitivity:
+    return SlotSensitivity(
+        slots=one.unit.slots,
+        divergence=one.divergence,
+        deviation=one.deviation,
+        smoothed=one.smoothed,
+    )

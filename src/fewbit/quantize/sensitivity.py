@@ -1,0 +1,238 @@
+"""What the output's divergence owes to each matrix, measured, and predicted for other formats.
+
+Rounding errors are small and independent of each other, so the output's divergence is nearly the
+sum of what each matrix brings alone, and each part grows with the square of its error (the first
+term of KL's Taylor series; empirical: HIGGS, Malinovskii et al. 2024, "linearity theorem"). So one
+probe a matrix is enough: round it to `PROBE`, measure the divergence, and scale it by the ratio of
+the weighted squared errors for any other format. An error in a column counts as much as the square
+of what the column is multiplied with.
+
+A measurement on few tokens is uncertain. Logarithms of divergence over error of one kind of matrix
+(q, down, ...) follow a parabola over depth closely; what a measurement deviates from it is kept in
+the ratio of the deviations' variance to that plus the measurement's own (James and Stein, 1961).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.errors import UnsupportedError
+from fewbit.formats.grid import fit, nearest, values
+from fewbit.formats.registry import F32, decode, decode_rows, encode, parse_format
+from fewbit.formats.spec import NumberFormat, QuantTensor
+from fewbit.model.binding import is_vector
+from fewbit.model.weights import ModelSource
+from fewbit.program import OUTSIDE, Linear, Mixture, Program, Slot, slots_of
+from fewbit.quantize.probing import ProbeModel
+
+PROBE = "int4-g32"
+"""Matrices are rounded to this; its error lies in the middle of those to choose from."""
+
+PROBE_GROUP = 32
+"""A matrix's columns must be a multiple of this to be probed."""
+
+_SAMPLED_ROWS = 512
+"""Rows of a matrix that the errors of all formats are taken from, evenly spaced. Errors of rows
+vary by a few tenths, so their mean is within 2%."""
+
+_PIECE = 1 << 22
+"""Elements decoded at once."""
+
+_LEAST_FOR_DEPTH = 6
+"""Layers from which a parabola over depth is fitted; the mean serves fewer."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Matrices that are probed together."""
+
+    slots: tuple[Slot, ...]
+    layer: int
+    site: str
+    """What they do, the same in every layer: `q`, `gate+up`, `head`."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What a unit's rounding to the probe format did."""
+
+    unit: Unit
+    divergence: float
+    """Nats per token."""
+    deviation: float
+    """Standard error over windows; 0 with one window."""
+    errors: Mapping[Slot, float]
+    """The weighted squared error of each matrix in the probe format."""
+    smoothed: float = 0.0
+    """The divergence after `smooth`."""
+
+    @property
+    def error(self) -> float:
+        """The weighted squared error of all its matrices."""
+        return sum(self.errors.values())
+
+    def of(self, slot: Slot) -> float:
+        """Return a matrix's part of the smoothed divergence: as its error is of the unit's."""
+        return self.smoothed * self.errors[slot] / self.error if self.error else 0.0
+
+
+def units(program: Program, *, together: bool) -> tuple[Unit, ...]:
+    """Return what is probed: single matrices, or those that read the same input together.
+
+    Experts of a mixture are always one unit.
+    """
+    found: dict[Slot, Unit] = {}
+    groups: dict[object, list[tuple[Slot, str]]] = defaultdict(list)
+    layers: dict[object, int] = {}
+    for op in program.ops:
+        slots = [slot for slot in slots_of(op) if not is_vector(slot)]
+        for slot in slots:
+            single = isinstance(op, Linear) and not together
+            key = slot if single or op.layer == OUTSIDE else (op.layer, _read(op))
+            if slot not in found:
+                groups[key].append((slot, "experts" if isinstance(op, Mixture) else op.site))
+                layers[key] = op.layer
+                found[slot] = Unit((slot,), op.layer, op.site)
+    return tuple(
+        Unit(
+            tuple(slot for slot, _ in members),
+            layers[key],
+            "+".join(dict.fromkeys(site for _, site in members)),
+        )
+        for key, members in groups.items()
+    )
+
+
+def measure(
+    source: ModelSource,
+    model: ProbeModel,
+    probed: Sequence[Unit],
+    windows: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[Sensitivity, ...]:
+    """Round one unit after the other and measure what the output does.
+
+    Args:
+        source: the model, whose matrices are rounded.
+        model: what measures.
+        probed: the units.
+        windows: how many of the model's windows are run.
+        progress: called with the number of units that are done.
+
+    Raises:
+        UsageError: a matrix's columns are no multiple of the probe format's group.
+    """
+    found = []
+    for done, unit in enumerate(probed, 1):
+        rounded = {slot: _rounded(source, slot) for slot in unit.slots}
+        per_window = model.measure({slot: q for slot, (q, _) in rounded.items()}, windows)
+        errors = {
+            slot: float(by_column @ model.squares.get(slot, np.ones(len(by_column))))
+            for slot, (_, by_column) in rounded.items()
+        }
+        spread = float(per_window.std(ddof=1)) if windows > 1 else 0.0
+        mean = float(per_window.mean())
+        found.append(Sensitivity(unit, mean, spread / np.sqrt(windows), errors, mean))
+        progress(done)
+    return tuple(found)
+
+
+def smooth(measured: Sequence[Sensitivity]) -> tuple[Sensitivity, ...]:
+    """Draw each measurement towards its site's course over depth, as the module says."""
+    sites: dict[str, list[int]] = defaultdict(list)
+    for index, one in enumerate(measured):
+        if one.divergence > 0 and one.error > 0:
+            sites[one.unit.site].append(index)
+    found = list(measured)
+    for members in sites.values():
+        logs = np.array([np.log(measured[i].divergence / measured[i].error) for i in members])
+        depths = np.array([float(measured[i].unit.layer) for i in members])
+        noise = np.array([(measured[i].deviation / measured[i].divergence) ** 2 for i in members])
+        for i, log in zip(members, _drawn(logs, depths, noise), strict=True):
+            found[i] = replace(measured[i], smoothed=float(np.exp(log)) * measured[i].error)
+    return tuple(found)
+
+
+def format_errors(
+    source: ModelSource,
+    slot: Slot,
+    formats: Sequence[NumberFormat],
+    importance: NDArray[np.float64] | None,
+) -> list[float]:
+    """Return each format's weighted squared error over that of the probe format, both of some rows.
+
+    Args:
+        source: the model.
+        slot: a matrix.
+        formats: formats with a grid that divide its columns.
+        importance: float64 [inputs], what an error in a column counts; None: 1 each.
+    """
+    rows = source.outline(slot).shape[0]
+    chosen = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLED_ROWS)).astype(np.intp))
+    weight = decode_rows(source.read(slot), chosen)
+    counts = np.ones(weight.shape[1]) if importance is None else importance
+    base = float(_column_errors(weight, _nearest(weight, parse_format(PROBE), None)) @ counts)
+    found = []
+    for form in formats:
+        rounded = _nearest(weight, form, counts.astype(np.float32))
+        error = float(_column_errors(weight, rounded) @ counts)
+        found.append(error / base if base else 0.0)
+    return found
+
+
+def _rounded(source: ModelSource, slot: Slot) -> tuple[QuantTensor, NDArray[np.float64]]:
+    """Return a matrix as floats on the probe's grid, and the squared error of each column."""
+    tensor = source.read(slot)
+    rows, columns = tensor.shape
+    errors = np.zeros(columns)
+    pieces = []
+    for start in range(0, rows, max(1, _PIECE // columns)):
+        weight = decode_rows(tensor, slice(start, start + max(1, _PIECE // columns)))
+        rounded = decode(encode(weight, parse_format(PROBE)))
+        errors += _column_errors(weight, rounded)
+        pieces.append(encode(rounded, F32).codes)
+    return QuantTensor(F32, tensor.shape, np.concatenate(pieces)), errors
+
+
+def _nearest(
+    weight: NDArray[np.float32], form: NumberFormat, importance: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    if importance is None:
+        return decode(encode(weight, form))
+    try:
+        grid = fit(weight, form, importance)
+    except UnsupportedError:  # a format without a grid: fp8, bf16
+        return decode(encode(weight, form))
+    return values(nearest(weight, grid), grid)
+
+
+def _column_errors(
+    weight: NDArray[np.float32], rounded: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    error = rounded - weight
+    return np.asarray(np.einsum("rc,rc->c", error, error), np.float64)
+
+
+def _drawn(
+    logs: NDArray[np.float64], depths: NDArray[np.float64], noise: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return measurements drawn to a fit over depth; with too few of them as they are."""
+    if len(logs) < 3:
+        return logs
+    degree = 2 if len(logs) >= _LEAST_FOR_DEPTH else 0
+    scaled = depths / max(float(np.abs(depths).max()), 1.0)
+    design = np.vander(scaled, degree + 1)
+    course = design @ np.linalg.lstsq(design, logs, rcond=None)[0]
+    left = logs - course
+    variance = max(0.0, float(left @ left) / (len(logs) - degree - 1) - float(noise.mean()))
+    kept = np.divide(variance, variance + noise, out=np.ones_like(noise), where=noise > 0)
+    return np.asarray(course + kept * left)
+
+
+def _read(op: object) -> object:
+    return op.x if isinstance(op, Linear | Mixture) else None

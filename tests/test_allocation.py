@@ -1,0 +1,181 @@
+"""Formats for a number of bytes: the size, the fused matrices, and never worse than uniform."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+
+from fewbit.errors import UsageError
+from fewbit.formats.registry import decode, encode
+from fewbit.model.weights import open_model
+from fewbit.quantize import Container, plan, quantize
+from fewbit.quantize.allocation import AllocationSettings, Wish, allocate
+from fewbit.quantize.choices import Group, smallest, total_bytes, total_cost, uniform_choices
+from fewbit.quantize.knapsack import Option, choose_options
+from fewbit.quantize.target import parse_bits, parse_size
+from fewbit.recipes import built_in
+
+WINDOWS = [np.random.default_rng(2).integers(0, 320, 40).astype(np.int32) for _ in range(6)]
+SETTINGS = AllocationSettings(probe_windows=3, threads=1)
+BASE = built_in("rtn-q4_0")
+
+
+def weights_of(config):
+    """Random weights of which some layers matter much more than others."""
+    weights = random_weights(config)
+    weights["model.layers.1.mlp.down_proj.weight"] *= np.float32(6)
+    return weights
+
+
+@pytest.fixture(scope="module", params=["llama-tied", "llama"])
+def gguf_source(request, tmp_path_factory):
+    config = CONFIGS[request.param]
+    path = write_gguf(tmp_path_factory.mktemp("a") / "m.gguf", config, weights_of(config))
+    with open_model(path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def folder_source(tmp_path_factory):
+    config = CONFIGS["llama-tied"]
+    folder = tmp_path_factory.mktemp("a") / "m"
+    with open_model(write_huggingface(folder, config, weights_of(config))) as opened:
+        yield opened
+
+
+def rounded(planned):
+    return {
+        t.slot: encode(decode(planned.source.read(t.slot)), t.format)
+        for t in planned.tensors
+        if t.status == "quantized"
+    }
+
+
+def wish(source, target, container=Container.GGUF, base=BASE):
+    return Wish(source=source, base=base, container=container, target=target)
+
+
+def file_target(source, bits):
+    """A size between those of the smallest and the largest formats."""
+    infos = source.checkpoint.tensors.values()
+    overhead = source.path.stat().st_size - sum(info.nbytes for info in infos)
+    weights = sum(math.prod(info.shape) for info in infos)
+    return parse_size(str(overhead + int(bits * weights / 8)))
+
+
+@pytest.mark.parametrize("bits", [6.0, 7.5])
+def test_the_file_takes_at_most_the_target_and_nearly_that(tmp_path, gguf_source, bits):
+    target = file_target(gguf_source, bits)
+    recipe, record = allocate(wish(gguf_source, target), WINDOWS, rounded, SETTINGS)
+    quantize(gguf_source, recipe, tmp_path / "out.gguf")
+    written = (tmp_path / "out.gguf").stat().st_size
+    assert written <= record.bytes <= target.bytes == record.target_bytes
+    assert record.counts == "file"
+    assert written > 0.93 * target.bytes
+    assert {rule.match for rule in recipe.rules} == {
+        slot for slot in gguf_source.slots if len(gguf_source.info(slot).shape) > 1
+    }
+
+
+def test_what_is_returned_is_the_better_of_the_two(gguf_source):
+    target = file_target(gguf_source, 7.0)
+    recipe, record = allocate(wish(gguf_source, target), WINDOWS, rounded, SETTINGS)
+    assert record.chosen == "allocated"
+    assert record.allocated.divergence <= record.uniform.divergence
+    assert record.uniform.bytes <= record.target_bytes
+    assert sum(record.formats.values()) == len(recipe.rules) - sum(
+        rule.format == "keep" for rule in recipe.rules
+    )
+    assert record.probe_tokens == record.held_out_tokens == 120
+
+
+def test_a_choice_that_turns_out_worse_than_uniform_is_not_returned(gguf_source):
+    """The planted fault: whatever mixes formats among layers is built badly."""
+    target = file_target(gguf_source, 7.0)
+    shapes = defaultdict(set)
+
+    def mixed_badly(planned):
+        found = rounded(planned)
+        formats = {t.spec.name for slot, t in found.items() if slot.startswith("layers.")}
+        shapes[len(formats) > 1].add(True)
+        if len(formats) == 1:
+            return found
+        return {slot: encode(decode(t) * np.float32(3), t.spec) for slot, t in found.items()}
+
+    recipe, record = allocate(wish(gguf_source, target), WINDOWS, mixed_badly, SETTINGS)
+    assert shapes[True] and shapes[False]
+    assert record.chosen == "uniform"
+    assert record.allocated.divergence > record.uniform.divergence
+    layers = {rule.format for rule in recipe.rules if rule.match.startswith("layers.")}
+    assert len(layers) == 1
+    assert plan(gguf_source, recipe, Container.GGUF).promised_bytes < target.bytes
+
+
+def formats_by_group(recipe, *sites):
+    formats = {rule.match: rule.format for rule in recipe.rules}
+    return [{formats[f"layers.{layer}.{site}.weight"] for site in sites} for layer in range(3)]
+
+
+def test_fused_matrices_keep_together_in_a_folder_and_are_free_in_gguf(folder_source, gguf_source):
+    base = built_in("rtn-int4-g32")
+    folder, _ = allocate(
+        wish(folder_source, parse_bits(4.6), Container.FEWBIT, base), WINDOWS, rounded, SETTINGS
+    )
+    for sites in (("q", "k", "v"), ("gate", "up")):
+        assert all(len(found) == 1 for found in formats_by_group(folder, *sites))
+    free, _ = allocate(wish(gguf_source, file_target(gguf_source, 6.5)), WINDOWS, rounded, SETTINGS)
+    assert any(len(found) > 1 for found in formats_by_group(free, "q", "k", "v", "gate", "up"))
+
+
+def test_bits_are_of_all_weights(folder_source):
+    base = built_in("rtn-int4-g32-wo")
+    asked = wish(folder_source, parse_bits(5.0), Container.FEWBIT, base)
+    recipe, record = allocate(asked, WINDOWS, rounded, SETTINGS)
+    planned = plan(folder_source, recipe, Container.FEWBIT)
+    assert 4.7 < planned.bits_per_weight <= 5.0
+    assert record.counts == "tensors"
+    assert {rule.activations for rule in recipe.rules} == {base.rules[0].activations}
+    assert recipe.name == "rtn-5bpw"
+
+
+def test_more_bytes_diverge_less(folder_source):
+    base = built_in("rtn-int4-g32")
+    found = [
+        allocate(
+            wish(folder_source, parse_bits(bits), Container.FEWBIT, base),
+            WINDOWS,
+            rounded,
+            SETTINGS,
+        )[1].allocated
+        for bits in (3.6, 5.0, 8.0)
+    ]
+    assert found[0].divergence > 2 * found[1].divergence > 4 * found[2].divergence
+    assert found[0].predicted > found[1].predicted > found[2].predicted
+
+
+def test_what_cannot_be_is_refused(gguf_source):
+    with pytest.raises(UsageError, match="with the smallest formats to choose from"):
+        allocate(wish(gguf_source, parse_size("20kB")), WINDOWS, rounded, SETTINGS)
+    with pytest.raises(UsageError, match="needs more than 3"):
+        allocate(wish(gguf_source, parse_size("20kB")), WINDOWS[:3], rounded, SETTINGS)
+
+
+def test_the_allocated_choice_is_never_predicted_worse_than_any_uniform_one():
+    """Uniform choices are among those that the knapsack chooses from, fallbacks included."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        groups = [
+            Group(
+                (f"layers.{i}.q.weight" if i else "embed.weight",),
+                ("q5_0", "q8_0", "keep") if i % 2 else ("q4_k", "q5_0", "keep"),
+                tuple(Option(int(b), float(c)) for b, c in zip((4, 8, 16), costs, strict=True)),
+            )
+            for i, costs in enumerate(np.sort(rng.exponential(size=(7, 3)), axis=1)[:, ::-1])
+        ]
+        budget = total_bytes(groups, smallest(groups)) + int(rng.integers(0, 40))
+        best = choose_options([group.options for group in groups], budget)
+        fitting = [c for c in uniform_choices(groups) if total_bytes(groups, c) <= budget]
+        assert fitting
+        assert total_cost(groups, best) <= min(total_cost(groups, c) for c in fitting) + 1e-12
