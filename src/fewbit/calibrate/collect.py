@@ -1,73 +1,61 @@
-"""Statistics of the inputs of a layer, sequence after sequence.
+"""Statistics of the inputs of a layer, some sequences at a time.
 
-Every sequence is added on its own, in blocks counted from its start, so the sums do not depend on
-which sequences were run together or on how long the padding behind them is.
+The sums go through the rows that count, sequence after sequence, so they depend neither on which
+sequences are handed in together nor on the padding behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError
 from fewbit.methods.statistics import InputStatistics
-
-_BLOCK = 64
-"""Rows whose squares and magnitudes are summed in float32 before float64 takes over: the rounding
-of such a sum is at most 64 * 2^-24 of it."""
-
-AddGram: TypeAlias = Callable[[NDArray[np.float32], NDArray[np.float32]], None]
-"""Adds x^T x of x [rows, inputs] to a matrix [inputs, inputs]."""
-
-
-def add_gram_reference(gram: NDArray[np.float32], x: NDArray[np.float32]) -> None:
-    """Add x^T x, both triangles, by NumPy: the truth for native kernels."""
-    gram += x.T @ x
+from fewbit.runtime.gram import add_gram, add_moments, mirror_gram
+from fewbit.runtime.native import Pool
 
 
 class Collector:
     """Sums over the rows of one layer's input."""
 
-    def __init__(self, inputs: int, add_gram: AddGram | None) -> None:
-        """Start with no rows; without `add_gram` there is no Gram matrix."""
-        self._add_gram = add_gram
+    def __init__(self, inputs: int, pool: Pool, *, gram: bool) -> None:
+        """Start with no rows; `gram` says whether there is a Gram matrix."""
+        self._pool = pool
         self._count = 0
         self._squares = np.zeros(inputs, np.float64)
         self._absolute = np.zeros(inputs, np.float64)
         self._largest = np.zeros(inputs, np.float32)
-        self._gram = None if add_gram is None else np.zeros((inputs, inputs), np.float32)
+        self._gram = np.zeros((inputs, inputs), np.float32) if gram else None
 
-    def add(self, x: NDArray[np.float32], mask: NDArray[np.bool_], sequence: int) -> None:
-        """Count the rows of one sequence.
+    def add(
+        self, x: NDArray[np.float32], masks: Sequence[NDArray[np.bool_]], first: int = 0
+    ) -> None:
+        """Count the rows of some sequences.
 
         Args:
-            x: float32 [tokens, inputs].
-            mask: bool [tokens]; rows where it is false are left out.
-            sequence: its number, for an error.
+            x: float32 [tokens, inputs], the sequences one after the other.
+            masks: bool [tokens of it] of each sequence; rows where it is false are left out.
+            first: the number of the first sequence, for an error.
 
         Raises:
             NumericalError: a value of a row that counts is not finite; says which.
         """
-        rows = x if mask.all() else np.ascontiguousarray(x[mask])
-        squares = np.zeros_like(self._squares)
-        for start in range(0, len(rows), _BLOCK):
-            block = rows[start : start + _BLOCK]
-            squares += np.einsum("ri,ri->i", block, block)
-            size = np.abs(block)
-            self._absolute += size.sum(axis=0)
-            np.maximum(self._largest, size.max(axis=0), out=self._largest)
-        if not np.isfinite(squares).all():
-            _refuse(x, mask, sequence)
-        self._squares += squares
+        mask = np.concatenate(masks)
+        rows = np.ascontiguousarray(x if mask.all() else x[mask])
+        add_moments(self._squares, self._absolute, self._largest, rows, self._pool)
+        if not (np.isfinite(self._squares).all() and np.isfinite(self._largest).all()):
+            _refuse(x, masks, first)
+        if self._gram is not None:
+            lengths = [int(counted.sum()) for counted in masks]
+            add_gram(self._gram, rows, self._pool, lengths=lengths)
         self._count += len(rows)
-        if self._add_gram is not None and self._gram is not None:
-            self._add_gram(self._gram, rows)
 
     def statistics(self) -> InputStatistics:
         """Return the sums so far."""
+        if self._gram is not None:
+            mirror_gram(self._gram, self._pool)
         return InputStatistics(
             count=self._count,
             squares=self._squares,
@@ -77,14 +65,17 @@ class Collector:
         )
 
 
-def _refuse(x: NDArray[np.float32], mask: NDArray[np.bool_], sequence: int) -> None:
-    with np.errstate(over="ignore"):
-        wrong = ~np.isfinite(np.square(x)) & mask[:, None]
-    if not wrong.any():  # the sum of a block alone overflowed
-        wrong = (np.abs(x) == np.abs(x[mask]).max()) & mask[:, None]
-    token, column = (int(i) for i in np.argwhere(wrong)[0])
-    raise NumericalError(
-        f"element {column} of token {token} in calibration window {sequence} is "
-        f"{x[token, column]:g}; a weight of the layers before is out of range, or the text drives "
-        "them out of it: check the source, or leave that window out."
-    )
+def _refuse(x: NDArray[np.float32], masks: Sequence[NDArray[np.bool_]], first: int) -> None:
+    start = 0
+    for number, mask in enumerate(masks, first):
+        rows = x[start : start + len(mask)]
+        wrong = ~np.isfinite(rows) & mask[:, None]
+        if wrong.any():
+            token, column = (int(i) for i in np.argwhere(wrong)[0])
+            raise NumericalError(
+                f"element {column} of token {token} in calibration window {number} is "
+                f"{rows[token, column]}; a weight of the layers before is out of range, or the "
+                "text drives them out of it: check the source, or leave that window out."
+            )
+        start += len(mask)
+    raise AssertionError("sums of finite float32 values are finite in float64")

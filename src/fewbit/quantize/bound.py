@@ -16,16 +16,17 @@ from fewbit.quantize.walk import Rows
 from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.chooser import ANY, choose, rounding_of
 from fewbit.runtime.executor import Binding
+from fewbit.runtime.native import Pool
 from fewbit.runtime.segment import Segment
 
 
 class BoundModel:
     """The source's tensors, and what has taken their place so far; runs ops with these."""
 
-    def __init__(self, source: ModelSource, program: Program, threads: int) -> None:
+    def __init__(self, source: ModelSource, program: Program, pool: Pool) -> None:
         self.program = program
         self._source = source
-        self._threads = threads
+        self._pool = pool
         self._replaced: dict[Slot, QuantTensor] = {}
         self._kernels: dict[Slot, KernelRecord] = {}
         self._segment: tuple[range, Segment] | None = None
@@ -54,7 +55,7 @@ class BoundModel:
         """Run ops; see `walk.RunOps`. The weights stay packed until other ops are run."""
         if self._segment is None or self._segment[0] != ops:
             self._segment = None  # so that two segments' weights never lie in memory together
-            self._segment = ops, Segment(self._binding(ops), ops, threads=self._threads)
+            self._segment = ops, Segment(self._binding(ops), ops, threads=self._pool)
         return self._segment[1].run(lengths, given, wanted, tokens)
 
     def _binding(self, ops: range) -> Binding:

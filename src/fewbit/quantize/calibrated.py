@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.collect import add_gram_reference
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
-from fewbit.program import Embed, Program, Slot
+from fewbit.program import Embed, Slot
 from fewbit.quantize.bound import BoundModel
 from fewbit.quantize.planning import QuantizationPlan
 from fewbit.quantize.resume import SolvedStore
 from fewbit.quantize.solving import Solved, solve_alone, solve_with
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
+from fewbit.runtime.native import thread_pool
 
 Progress = Callable[[int, int, str], None]
 """Told the cuts that are done, how many there are, and what comes next."""
@@ -51,9 +51,10 @@ def solve_plan(planned: QuantizationPlan, solving: Solving) -> dict[Slot, Solved
     """
     method = METHODS[planned.recipe.method]
     program = build_program(planned.source.config)
-    walker = _Walker(planned, program, solving)
+    pool = thread_pool(solving.threads)
+    walker = _Walker(planned, solving, BoundModel(planned.source, program, pool))
     walker.begin()
-    options = WalkOptions(add_gram_reference if method.needs is Need.GRAM else None)
+    options = WalkOptions(pool, gram=method.needs is Need.GRAM)
     walk(program, solving.calibration, walker.model, walker.visit, options)
     return walker.solved
 
@@ -61,13 +62,13 @@ def solve_plan(planned: QuantizationPlan, solving: Solving) -> dict[Slot, Solved
 class _Walker:
     """Solves at each cut and lets the solved tensors run from there on."""
 
-    def __init__(self, planned: QuantizationPlan, program: Program, solving: Solving) -> None:
+    def __init__(self, planned: QuantizationPlan, solving: Solving, model: BoundModel) -> None:
         self.solved: dict[Slot, Solved] = {}
-        self.model = BoundModel(planned.source, program, solving.threads)
+        self.model = model
         self._planned = planned
         self._solving = solving
-        self._cuts = cuts(program)
-        self._tables = [op.weight for op in program.ops if isinstance(op, Embed)]
+        self._cuts = cuts(model.program)
+        self._tables = [op.weight for op in model.program.ops if isinstance(op, Embed)]
         self._of = {t.slot: t for t in planned.tensors if t.status == "quantized"}
 
     def begin(self) -> None:

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.collect import AddGram, Collector
+from fewbit.calibrate.collect import Collector
 from fewbit.errors import NumericalError, UsageError
 from fewbit.methods.statistics import InputStatistics
 from fewbit.program import Buffer, Linear, Program, RopeTable, Slot
 from fewbit.records.figures import size
+from fewbit.runtime.native import Pool
 
 Rows: TypeAlias = NDArray[np.float32]
 
@@ -119,8 +120,9 @@ def stages(program: Program, rows: int, room: int = ROOM) -> tuple[Stage, ...]:
 class WalkOptions:
     """How statistics are taken, and how much memory hidden states may take."""
 
-    add_gram: AddGram | None
-    """None where no method needs a Gram matrix."""
+    pool: Pool
+    gram: bool = True
+    """Whether a method needs the Gram matrix of a layer's inputs."""
     room: int = ROOM
 
 
@@ -144,7 +146,7 @@ def walk(
     for stage in stages(program, sum(calibration.lengths), options.room):
         if stage.kept:
             states.advance(stage)
-        visit(stage.cut, _Statistics(states, stage, options.add_gram))
+        visit(stage.cut, _Statistics(states, stage, options))
 
 
 @dataclass(frozen=True)
@@ -153,18 +155,15 @@ class _Statistics:
 
     states: _States
     stage: Stage
-    add_gram: AddGram | None
+    options: WalkOptions
 
     def __call__(self) -> InputStatistics:
-        cut, calibration = self.stage.cut, self.states.calibration
-        collector = Collector(self.states.program.widths[cut.x], self.add_gram)
+        cut, masks = self.stage.cut, self.states.calibration.masks
+        width = self.states.program.widths[cut.x]
+        collector = Collector(width, self.options.pool, gram=self.options.gram)
         for sequences, x in self.states.inputs(self.stage):
-            start = 0
-            for number in range(sequences.start, sequences.stop):
-                rows = slice(start, start + calibration.lengths[number])
-                with _named(cut):
-                    collector.add(x[rows], calibration.masks[number], number)
-                start = rows.stop
+            with _named(cut):
+                collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
         return collector.statistics()
 
 

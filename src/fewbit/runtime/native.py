@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from functools import singledispatchmethod
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +170,10 @@ class NativeExecutor:
                 "is made."
             )
         return self._native.tap(self._taps[layer, site]).copy()
+
+
+Pool: TypeAlias = ThreadPool
+"""Threads that share work, for type annotations of modules above this floor."""
 
 
 def thread_pool(threads: int) -> ThreadPool:
