@@ -287,6 +287,11 @@ def expert_of(slot: Slot) -> int | None:
     return int(parts[3]) if parts[2:3] == ["experts"] else None
 
 
+def is_router(slot: Slot) -> bool:
+    """Return whether a slot holds what chooses a mixture's experts."""
+    return slot.endswith(".router.weight")
+
+
 def _unsupported(architecture: str, supported: list[str]) -> UnsupportedError:
     return UnsupportedError(
         f"architecture '{architecture}' is not supported; supported: {', '.join(supported)}."

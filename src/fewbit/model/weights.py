@@ -26,7 +26,7 @@ from fewbit.formats.registry import F32, FLOATS, decode, encode
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import slot_shapes
-from fewbit.model.families import FAMILIES, expert_of, gguf_name, huggingface_name
+from fewbit.model.families import FAMILIES, expert_of, gguf_name, huggingface_name, is_router
 from fewbit.model.gguf import ROPE_DIVISORS, from_gguf
 from fewbit.model.huggingface import from_huggingface
 from fewbit.model.places import StoredWeight, expert_in_gguf, fused_huggingface
@@ -219,7 +219,7 @@ def _check_routers(checkpoint: Checkpoint, slots: Mapping[Slot, StoredWeight]) -
     """Refuse a router whose input would be rounded: experts are chosen in float32."""
     for slot, stored in slots.items():
         form = checkpoint.tensors[stored.name].format
-        if slot.endswith(".router.weight") and form not in FLOATS:
+        if is_router(slot) and form not in FLOATS:
             raise UnsupportedError(
                 f"{checkpoint.path}: the router '{stored.name}' is in {form.name}; a mixture's "
                 f"router must be in {', '.join(f.name for f in FLOATS)}, because experts are "

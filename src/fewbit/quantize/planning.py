@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -13,6 +13,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, is_integer, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat
+from fewbit.model.families import expert_of, is_router
 from fewbit.model.gguf import ROPE_DIVISORS
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
@@ -38,6 +39,7 @@ class PlannedTensor:
     """What becomes of one tensor of the source."""
 
     source: TensorInfo
+    """Of experts that share a tensor: the part of one, under the name of the whole."""
     stored: str
     """Its name in the artefact, empty when absent."""
     slot: Slot
@@ -57,6 +59,12 @@ class PlannedTensor:
         return (
             0 if self.status == "absent" else encoded_bytes(self.format, self.source.matrix_shape)
         )
+
+    @property
+    def label(self) -> str:
+        """What the tensor is called in an error: its name, and the expert's number."""
+        expert = expert_of(self.slot)
+        return self.source.name if expert is None else f"{self.source.name} (expert {expert})"
 
     @property
     def weights(self) -> int:
@@ -129,9 +137,11 @@ def plan(
     planner = _Planner(source, recipe, container, _roles(source))
     _check_patterns(planner)
     _check_division(planner)
-    slots = {stored.name: slot for slot, stored in source.slots.items()}
+    slots = _slots_by_name(source)
     tensors = tuple(
-        planner.planned(info, slots.get(name)) for name, info in source.checkpoint.tensors.items()
+        planned
+        for name, info in source.checkpoint.tensors.items()
+        for planned in planner.all_planned(info, slots[name])
     )
     if all(tensor.status != "quantized" for tensor in tensors):
         raise UsageError(
@@ -165,12 +175,27 @@ class _Planner:
     roles: Mapping[Slot, Role]
     """Of every matrix."""
 
+    def all_planned(self, info: TensorInfo, slots: Sequence[Slot]) -> list[PlannedTensor]:
+        """Return what becomes of a stored tensor, or of its parts: one for each slot.
+
+        Raises:
+            UsageError: the container keeps experts in one tensor, and they would differ in format.
+        """
+        parts = [slot for slot in slots if self.source.slots[slot].rows is not None]
+        if not parts:
+            return [self.planned(info, slots[-1] if slots else None)]
+        found = [self.planned(self.source.info(slot), slot) for slot in parts]
+        if self.container is Container.GGUF:
+            _require_one_format(self.recipe, info.name, found)
+        return found
+
     def planned(self, info: TensorInfo, slot: Slot | None) -> PlannedTensor:
         """Return what becomes of a tensor."""
         if slot is None:
             return self._outside(info)
         if slot not in self.roles:
-            return self._kept(info, slot, "vectors are kept")
+            reason = "a router is kept" if is_router(slot) else "vectors are kept"
+            return self._kept(info, slot, reason)
         rule = self.rule(slot)
         if rule is None:
             return self._kept(info, slot, "no rule of the recipe fits it")
@@ -285,11 +310,31 @@ def _check_container(source: ModelSource, recipe: Recipe, container: Container) 
         )
 
 
+def _slots_by_name(source: ModelSource) -> Mapping[str, list[Slot]]:
+    """Return the slots that lie in each stored tensor, in the order of their rows."""
+    found: dict[str, list[Slot]] = {name: [] for name in source.checkpoint.tensors}
+    for slot, stored in source.slots.items():
+        found[stored.name].append(slot)
+    for slots in found.values():
+        slots.sort(key=lambda slot: (source.slots[slot].rows or slice(0)).start or 0)
+    return found
+
+
+def _require_one_format(recipe: Recipe, name: str, parts: Sequence[PlannedTensor]) -> None:
+    other = next((part for part in parts if part.format != parts[0].format), None)
+    if other is not None:
+        raise UsageError(
+            f"The recipe '{recipe.name}' puts {parts[0].slot} in {parts[0].format.name} and "
+            f"{other.slot} in {other.format.name}, but a GGUF file has one tensor of one type for "
+            f"them ({name}); give all experts of a layer the same format, or write a folder."
+        )
+
+
 def _roles(source: ModelSource) -> dict[Slot, Role]:
-    """Return the role of every matrix; a tied table is a head."""
+    """Return the role of every matrix but the routers; a tied table is a head."""
     roles = {}
     for slot in source.slots:
-        if len(source.info(slot).shape) < 2:
+        if len(source.info(slot).shape) < 2 or is_router(slot):
             continue
         if slot == "head.weight" or (slot == "embed.weight" and source.config.tied):
             roles[slot] = Role.HEAD

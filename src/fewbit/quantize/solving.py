@@ -75,7 +75,7 @@ def solve(
         total += _squares(values)
         error += _squares(decode(solution.tensor) - values)
     relative = float(np.sqrt(error / total)) if total else 0.0
-    return Solved(_join(pieces), relative, tuple(remarks), method)
+    return Solved(join_rows(pieces), relative, tuple(remarks), method)
 
 
 def solve_with(
@@ -83,7 +83,7 @@ def solve_with(
 ) -> Solved:
     """Return a matrix of a plan, solved by its method with the statistics of its inputs."""
     stored = planned.source.read(tensor.slot)
-    method, name = planned.recipe.method, tensor.source.name
+    method, name = planned.recipe.method, tensor.label
     return solve(stored, tensor.format, method, name, statistics)
 
 
@@ -96,7 +96,7 @@ def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
     if METHODS[method].needs is not Need.NOTHING:
         method = METHODS[method].without_inputs
     stored = planned.source.read(tensor.slot)
-    return solve(stored, tensor.format, method, tensor.source.name)
+    return solve(stored, tensor.format, method, tensor.label)
 
 
 def check_finite(tensor: QuantTensor, name: str) -> None:
@@ -163,7 +163,7 @@ def _squares(values: NDArray[np.float32]) -> float:
     return float(np.square(values, dtype=np.float64).sum())
 
 
-def _join(pieces: list[QuantTensor]) -> QuantTensor:
+def join_rows(pieces: list[QuantTensor]) -> QuantTensor:
     """Return the rows of all pieces, whose scales belong to rows."""
     first = pieces[0]
     if len(pieces) == 1:

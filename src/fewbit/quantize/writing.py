@@ -25,10 +25,11 @@ from fewbit.model.decoder import build_program
 from fewbit.model.facts import quantized_formats
 from fewbit.model.huggingface import from_huggingface, to_huggingface
 from fewbit.model.weights import ModelSource, as_stored
+from fewbit.program import Slot
 from fewbit.quantize.made import NOTHING_MADE, Made
 from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan
 from fewbit.quantize.sidecars import sidecars
-from fewbit.quantize.solving import Solved, check_finite, digest, solve_alone
+from fewbit.quantize.solving import Solved, check_finite, digest, join_rows, solve_alone
 from fewbit.records.base import to_json
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
@@ -108,21 +109,22 @@ class _Run:
         self.made = made
         self.source = planned.source
         self._progress = progress or (lambda _: None)
-        self._by_name = {t.stored: t for t in planned.tensors if t.stored}
-        self._entries: dict[str, TensorEntry] = {}
+        self._parts = _parts_by_name(planned)
+        self._entries: dict[tuple[str, Slot], TensorEntry] = {}
+        self._digests: dict[str, str] = {}
 
     def infos(self) -> list[TensorInfo]:
         """Describe the tensors of the artefact, in the source's order."""
-        return [
-            TensorInfo(n, t.format, t.source.shape, t.bytes, t.activations)
-            for n, t in self._by_name.items()
-        ]
+        return _stored_infos(self.planned)
 
     def read(self, name: str) -> QuantTensor:
-        """Return a tensor of the artefact and record it; the source's pages are let go."""
-        tensor = self._by_name[name]
+        """Return a tensor of the artefact; where experts share it, from all their parts."""
+        return join_rows([self._read(tensor) for tensor in self._parts[name]])
+
+    def _read(self, tensor: PlannedTensor) -> QuantTensor:
+        """Return a tensor or a part of one and record it; the source's pages are let go."""
         solved = self._solved(tensor)
-        self._entries[tensor.source.name] = self._entry(tensor, solved)
+        self._entries[tensor.source.name, tensor.slot] = self._entry(tensor, solved)
         self.source.checkpoint.release(tensor.source.name)
         self._progress(tensor)
         return solved.tensor
@@ -130,7 +132,9 @@ class _Run:
     def manifest(self) -> Manifest:
         """Return the record of the whole; every tensor of the artefact has been read."""
         planned = self.planned
-        entries = [self._entries.get(t.source.name) or self._absent(t) for t in planned.tensors]
+        entries = [
+            self._entries.get((t.source.name, t.slot)) or self._absent(t) for t in planned.tensors
+        ]
         return Manifest(
             fewbit_version=__version__,
             source=_source_facts(planned, entries),
@@ -162,7 +166,7 @@ class _Run:
         if tensor.status == "quantized":
             return solve_alone(self.planned, tensor)
         kept = self.source.read(tensor.slot)
-        check_finite(kept, tensor.source.name)
+        check_finite(kept, tensor.label)
         return Solved(kept if kept.spec == tensor.format else encode(decode(kept), F32), 0.0)
 
     def _entry(self, tensor: PlannedTensor, solved: Solved) -> TensorEntry:
@@ -193,8 +197,34 @@ class _Run:
             "status": tensor.status,
             "fallback": tensor.fallback,
             "reason": tensor.reason,
-            "source_sha256": self.source.checkpoint.digest(tensor.source.name),
+            "source_sha256": self._digest(tensor.source.name),
         }
+
+    def _digest(self, name: str) -> str:
+        """Return the hash of a tensor of the source, taken once however many parts it has."""
+        if name not in self._digests:
+            self._digests[name] = self.source.checkpoint.digest(name)
+        return self._digests[name]
+
+
+def _parts_by_name(planned: QuantizationPlan) -> dict[str, list[PlannedTensor]]:
+    """Return what each tensor of the artefact is made from, in the order of its rows."""
+    parts: dict[str, list[PlannedTensor]] = {}
+    for tensor in planned.tensors:
+        if tensor.stored:
+            parts.setdefault(tensor.stored, []).append(tensor)
+    return parts
+
+
+def _stored_infos(planned: QuantizationPlan) -> list[TensorInfo]:
+    """Describe the tensors of the artefact, in the source's order."""
+    infos = []
+    for name, parts in _parts_by_name(planned).items():
+        first, size = parts[0], sum(part.bytes for part in parts)
+        whole = planned.source.checkpoint.tensors[first.source.name]
+        shape = whole.shape if planned.container is Container.GGUF else first.source.shape
+        infos.append(TensorInfo(name, first.format, shape, size, first.activations))
+    return infos
 
 
 def _recorded_activations(tensor: PlannedTensor) -> Activations | None:
@@ -274,11 +304,12 @@ def _file_type(planned: QuantizationPlan) -> int:
 
 
 def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> SourceFacts:
-    lines = "".join(f"{entry.source_sha256}  {entry.source}\n" for entry in entries)
+    hashed = dict.fromkeys(f"{entry.source_sha256}  {entry.source}\n" for entry in entries)
+    formats = {t.source.name: t.source.format.name for t in planned.tensors}
     return SourceFacts(
         path=str(planned.source.path),
-        sha256=hashlib.sha256(lines.encode()).hexdigest(),
-        formats=dict(Counter(t.source.format.name for t in planned.tensors)),
+        sha256=hashlib.sha256("".join(hashed).encode()).hexdigest(),
+        formats=dict(Counter(formats.values())),
         quantized=bool(quantized_formats(planned.source)),
     )
 
@@ -286,9 +317,7 @@ def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> Sour
 def check_written(planned: QuantizationPlan, out: Path) -> None:
     """Open what was written and compare it with the promise, tensor by tensor."""
     promised = {
-        t.stored: (t.format, t.source.shape, t.bytes, t.activations)
-        for t in planned.tensors
-        if t.stored
+        i.name: (i.format, i.shape, i.nbytes, i.activations) for i in _stored_infos(planned)
     }
     with open_checkpoint(out) as written:
         found = {
