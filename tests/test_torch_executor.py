@@ -13,7 +13,7 @@ from fewbit.formats.registry import decode, encode, parse_format
 from fewbit.program import CacheType, Op
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
-from fewbit.runtime.torch_executor import DecodedWeights, TorchExecutor, attend
+from fewbit.runtime.torch_executor import DecodedWeights, TorchExecutor
 
 pytestmark = pytest.mark.interop
 
@@ -60,10 +60,11 @@ def test_planted_faults_are_beyond_the_tolerance(planted):
 def test_attention_with_windows_and_caps(changes):
     op = attention_op(6, 2, 8, **changes)
     q, k, v = floats(9, 48), floats(9, 16, seed=1), floats(9, 16, seed=2)
-    heads = [
-        torch.from_numpy(x).reshape(1, 9, n, 8).transpose(1, 2) for x, n in ((q, 6), (k, 2), (v, 2))
-    ]
-    found = attend(*heads, op).transpose(1, 2).reshape(9, 48).numpy()
+    tensors = (("q", q), ("k", k), ("v", v))
+    buffers = {name: torch.from_numpy(x)[None] for name, x in tensors}
+    binding = bound("llama")
+    executor = TorchExecutor(binding.program, DecodedWeights(binding.tensors, torch.float32))
+    found = executor.run(op, buffers, torch.zeros(1, 9))[0].numpy()
     np.testing.assert_allclose(found, attention_by_loops(q, k, v, 0, op), rtol=0, atol=32 * U)
 
 

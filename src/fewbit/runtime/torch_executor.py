@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatchmethod
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,9 +32,11 @@ from fewbit.program import (
     Attention,
     Buffer,
     Embed,
+    Expert,
     GatedActivation,
     Hadamard,
     Linear,
+    Mixture,
     Op,
     Program,
     RmsNorm,
@@ -44,9 +46,7 @@ from fewbit.program import (
     Slot,
     Softcap,
 )
-
-ACTIVATION_RUN = 32
-"""Inputs that share one dynamic scale where activations are rounded to int8."""
+from fewbit.runtime.torch_ops import Attend, RmsNormed, Rotate, RoundedActivations, gated
 
 
 class Weights(Protocol):
@@ -92,69 +92,6 @@ class DecodedWeights:
 def decoded(tensor: QuantTensor) -> Tensor:
     """Return a matrix as float32 [rows, columns] of its own."""
     return torch.from_numpy(decode(tensor).copy())
-
-
-class _Rotate(torch.autograd.Function):
-    """Rope on [batch, length, heads, head_dim]; the gradient turns back by the same angle."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return _turned(gradients[0], cos, -sin), None, None
-
-
-class _RmsNorm(torch.autograd.Function):
-    """y = x / sqrt(mean(x^2) + eps) * factor over the last axis, in float32.
-
-    With r = sqrt(mean(x^2) + eps), h = x / r and g the gradient of y, the gradient of factor is
-    sum g h and that of x is (g factor - h mean(g factor h)) / r. Only x and r are kept.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: Tensor, eps: float, out: torch.dtype) -> Tensor:
-        x = x.float()
-        inverse = torch.rsqrt(torch.mean(x * x, -1, keepdim=True) + eps)
-        ctx.save_for_backward(x, factor, inverse)
-        return (x * inverse).mul_(factor).to(out)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        x, factor, inverse = ctx.saved_tensors
-        gradient = gradients[0].float()
-        h = x * inverse
-        towards = (gradient * h).reshape(-1, len(factor)).sum(0)
-        gradient = gradient * factor
-        mean = torch.mean(gradient * h, -1, keepdim=True)
-        return gradient.sub_(h.mul_(mean)).mul_(inverse), towards, None, None
-
-
-class _RoundedActivations(torch.autograd.Function):
-    """Rounds as `int8-g32` does (see the reference executor); the gradient passes as it is."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        runs = x.float().unflatten(-1, (-1, ACTIVATION_RUN))
-        scales = runs.abs().amax(-1, keepdim=True) / 127
-        codes = torch.where(scales > 0, runs / scales, 0).round_().clamp_(-127, 127)
-        return (codes * scales).reshape(x.shape).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.float().chunk(2, -1)
-    turned = torch.empty_like(x)
-    first, second = turned.chunk(2, -1)
-    first.copy_((a * cos).sub_(b * sin))
-    second.copy_((b * cos).add_(a * sin))
-    return turned
 
 
 _Buffers: TypeAlias = dict[Buffer, Tensor]
@@ -241,10 +178,14 @@ class TorchExecutor:
         def run(*given: Tensor) -> tuple[Tensor, ...]:
             buffers = dict(zip(segment.given, given, strict=True))
             for op in segment.ops:
-                buffers[op.out] = self._op(op, buffers, tokens)
+                buffers[op.out] = self.run(op, buffers, tokens)
             return tuple(buffers[name] for name in segment.left)
 
         return run
+
+    def run(self, op: Op, buffers: _Buffers, tokens: Tensor) -> Tensor:
+        """Run one op on buffers [batch, length, width]; raises as `states`."""
+        return self._op(op, buffers, tokens)
 
     @singledispatchmethod
     def _op(self, op: Op, buffers: _Buffers, tokens: Tensor) -> Tensor:
@@ -267,21 +208,17 @@ class TorchExecutor:
     def _(self, op: RmsNorm, buffers: _Buffers, tokens: Tensor) -> Tensor:
         x, factor = buffers[op.x], self._weights.vector(op.weight) + op.offset
         runs = x.unflatten(-1, (-1, op.width))
-        return _RmsNorm.apply(runs, factor, op.eps, self._arithmetic).reshape(x.shape)
+        return RmsNormed.apply(runs, factor, op.eps, self._arithmetic).reshape(x.shape)
 
     @_op.register
     def _(self, op: Linear, buffers: _Buffers, tokens: Tensor) -> Tensor:
-        x = buffers[op.x].to(self._arithmetic)
-        if op.weight in self._rounded:
-            x = _RoundedActivations.apply(x)
-        bias = None if op.bias is None else self._weights.vector(op.bias).to(self._arithmetic)
-        return functional.linear(x, self._weights.matrix(op.weight), bias)
+        return self._linear(buffers[op.x], op.weight, op.bias)
 
     @_op.register
     def _(self, op: Rope, buffers: _Buffers, tokens: Tensor) -> Tensor:
         x = buffers[op.x]
         cos, sin = buffers[op.table].unsqueeze(-2).chunk(2, -1)
-        return _Rotate.apply(x.unflatten(-1, (-1, op.head_dim)), cos, sin).reshape(x.shape)
+        return Rotate.apply(x.unflatten(-1, (-1, op.head_dim)), cos, sin).reshape(x.shape)
 
     @_op.register
     def _(self, op: Hadamard, buffers: _Buffers, tokens: Tensor) -> Tensor:
@@ -294,19 +231,27 @@ class TorchExecutor:
 
     @_op.register
     def _(self, op: Attention, buffers: _Buffers, tokens: Tensor) -> Tensor:
-        q, k, v = (
-            buffers[name].unflatten(-1, (heads, op.head_dim)).transpose(1, 2)
-            for name, heads in ((op.q, op.heads), (op.k, op.kv_heads), (op.v, op.kv_heads))
-        )
-        mixed = attend(q, k, v, op)
-        return mixed.transpose(1, 2).flatten(-2)
+        q, k, v = (buffers[name].unflatten(-1, (-1, op.head_dim)) for name in (op.q, op.k, op.v))
+        return Attend.apply(q, k, v, op).flatten(-2)
 
     @_op.register
     def _(self, op: GatedActivation, buffers: _Buffers, tokens: Tensor) -> Tensor:
-        gate, up = buffers[op.gate], buffers[op.up]
-        if op.activation is Activation.SILU:
-            return functional.silu(gate) * up
-        return functional.gelu(gate, approximate="tanh") * up
+        return gated(buffers[op.gate], buffers[op.up], op.activation)
+
+    @_op.register
+    def _(self, op: Mixture, buffers: _Buffers, tokens: Tensor) -> Tensor:
+        x, router = buffers[op.x].flatten(0, -2), buffers[op.router].flatten(0, -2).float()
+        logits, chosen = torch.sort(router, dim=-1, descending=True, stable=True)
+        logits, chosen = logits[:, : op.used], chosen[:, : op.used]
+        total = logits if op.normalized else router
+        shares = torch.exp(logits - torch.logsumexp(total, -1, keepdim=True))
+        out = torch.zeros(x.shape, dtype=torch.float32)
+        for i, expert in enumerate(op.experts):
+            rows, ranks = torch.nonzero(chosen == i, as_tuple=True)
+            if len(rows):
+                found = self._expert(x[rows], expert, op.activation).float()
+                out = out.index_add(0, rows, found * shares[rows, ranks].unsqueeze(-1))
+        return out.reshape(buffers[op.x].shape)
 
     @_op.register
     def _(self, op: Add, buffers: _Buffers, tokens: Tensor) -> Tensor:
@@ -320,29 +265,16 @@ class TorchExecutor:
     def _(self, op: Softcap, buffers: _Buffers, tokens: Tensor) -> Tensor:
         return op.cap * torch.tanh(buffers[op.x] / op.cap)
 
+    def _expert(self, x: Tensor, expert: Expert, activation: Activation) -> Tensor:
+        gate, up = self._linear(x, expert.gate), self._linear(x, expert.up)
+        return self._linear(gated(gate, up, activation), expert.down)
 
-def attend(q: Tensor, k: Tensor, v: Tensor, op: Attention) -> Tensor:
-    """Attend causally: q [batch, heads, length, head_dim], k and v with kv_heads of them."""
-    length, share = q.shape[2], op.heads // op.kv_heads
-    if share > 1:
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
-    reaches_all = op.window is None or op.window >= length
-    if op.softcap is None and reaches_all:
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=op.scale)
-    seen = _visible(length, op.window)
-    if op.softcap is None:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=op.scale)
-    scores = (q @ k.transpose(-1, -2)).float() * op.scale
-    scores = op.softcap * torch.tanh(scores / op.softcap)
-    weights = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1)
-    return weights.to(v.dtype) @ v
-
-
-def _visible(length: int, window: int | None) -> Tensor:
-    """Return bool [length, length]: whether a row's position sees a column's."""
-    own, other = torch.arange(length)[:, None], torch.arange(length)[None, :]
-    seen = other <= own
-    return seen if window is None else seen & (other > own - window)
+    def _linear(self, x: Tensor, weight: Slot, bias: Slot | None = None) -> Tensor:
+        x = x.to(self._arithmetic)
+        if weight in self._rounded:
+            x = RoundedActivations.apply(x)
+        vector = None if bias is None else self._weights.vector(bias).to(self._arithmetic)
+        return functional.linear(x, self._weights.matrix(weight), vector)
 
 
 def _segments(program: Program, ops: tuple[Op, ...], wanted: Buffer) -> tuple[_Segment, ...]:

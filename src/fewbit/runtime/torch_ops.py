@@ -1,0 +1,163 @@
+"""Ops of the torch executor whose gradients are written out, for speed and for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fewbit.program import Activation, Attention
+
+ACTIVATION_RUN = 32
+"""Inputs that share one dynamic scale where activations are rounded to int8."""
+
+
+class Rotate(torch.autograd.Function):
+    """Rope on [batch, length, heads, head_dim]; the gradient turns back by the same angle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _turned(gradients[0], cos, -sin), None, None
+
+
+class RmsNormed(torch.autograd.Function):
+    """y = x / sqrt(mean(x^2) + eps) * factor over the last axis, in float32.
+
+    With r = sqrt(mean(x^2) + eps), h = x / r and g the gradient of y, the gradient of factor is
+    sum g h and that of x is (g factor - h mean(g factor h)) / r. Only x and r are kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor, eps: float, out: torch.dtype) -> Tensor:
+        x = x.float()
+        inverse = torch.rsqrt(torch.mean(x * x, -1, keepdim=True) + eps)
+        ctx.save_for_backward(x, factor, inverse)
+        return (x * inverse).mul_(factor).to(out)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, factor, inverse = ctx.saved_tensors
+        gradient = gradients[0].float()
+        h = x * inverse
+        towards = (gradient * h).reshape(-1, len(factor)).sum(0)
+        gradient = gradient * factor
+        mean = torch.mean(gradient * h, -1, keepdim=True)
+        return gradient.sub_(h.mul_(mean)).mul_(inverse), towards, None, None
+
+
+class Attend(torch.autograd.Function):
+    """Causal attention of whole sequences, one sequence and key head at a time.
+
+    With s = cap(scale q k^T), p = softmax(s) over the keys seen, y = p v and g the gradient of y:
+    that of v is p^T g, that of s is p (g v^T - sum_keys p (g v^T)). Probabilities are computed
+    again in the backward pass, so nothing of length x length outlives a head. (PyTorch's own fused
+    attention takes several times as long backwards in bf16 on a CPU.)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, op: Attention) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.op = op
+        out = torch.empty_like(q)
+        seen = _visible(q.shape[1], op.window)
+        for own, kept in _heads(len(q), op):
+            p, _ = _probabilities(_queries(q, own), k[kept], op, seen)
+            out[own] = _apart(p.to(v.dtype) @ v[kept], op)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v = ctx.saved_tensors
+        op, pull = ctx.op, gradients[0]
+        towards = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        seen = _visible(q.shape[1], op.window)
+        for own, kept in _heads(len(q), op):
+            queries, down = _queries(q, own), _queries(pull, own)
+            p, slope = _probabilities(queries, k[kept], op, seen)
+            towards[2][kept] = p.to(v.dtype).T @ down
+            back = (down @ v[kept].T).float()
+            back.sub_(torch.linalg.vecdot(p, back).unsqueeze(-1)).mul_(p).mul_(op.scale)
+            back = (back if slope is None else back.mul_(slope)).to(q.dtype)
+            towards[0][own] = _apart(back @ k[kept], op)
+            towards[1][kept] = back.T @ queries
+        return *towards, None
+
+
+class RoundedActivations(torch.autograd.Function):
+    """Rounds as `int8-g32` does (see the reference executor); the gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        runs = x.float().unflatten(-1, (-1, ACTIVATION_RUN))
+        scales = runs.abs().amax(-1, keepdim=True) / 127
+        codes = torch.where(scales > 0, runs / scales, 0).round_().clamp_(-127, 127)
+        return (codes * scales).reshape(x.shape).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.float().chunk(2, -1)
+    turned = torch.empty_like(x)
+    first, second = turned.chunk(2, -1)
+    first.copy_((a * cos).sub_(b * sin))
+    second.copy_((b * cos).add_(a * sin))
+    return turned
+
+
+def _heads(batch: int, op: Attention) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Yield, per sequence and key head, the places of its query heads and of itself."""
+    share = op.heads // op.kv_heads
+    for sequence in range(batch):
+        for head in range(op.kv_heads):
+            queries = slice(head * share, (head + 1) * share)
+            yield (sequence, slice(None), queries), (sequence, slice(None), head)
+
+
+def _queries(x: Tensor, own: tuple[Any, ...]) -> Tensor:
+    """Return some heads of [batch, length, heads, head_dim] one under the other."""
+    return x[own].transpose(0, 1).reshape(-1, x.shape[-1])
+
+
+def _apart(x: Tensor, op: Attention) -> Tensor:
+    """Undo `_queries` for the heads of one key head."""
+    return x.unflatten(0, (op.heads // op.kv_heads, -1)).transpose(0, 1)
+
+
+def _probabilities(
+    queries: Tensor, keys: Tensor, op: Attention, seen: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return softmax weights, float32 [heads * length, length], and the slope of the soft cap."""
+    scores = (queries @ keys.T).float().mul_(op.scale)
+    slope = None
+    if op.softcap is not None:
+        bent = torch.tanh(scores.div_(op.softcap))
+        slope, scores = 1 - bent * bent, bent * op.softcap
+    shaped = scores.unflatten(0, (-1, len(seen)))
+    shaped.masked_fill_(~seen, -torch.inf)
+    return torch.softmax(scores, -1), slope
+
+
+def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+    """Return activation(gate) * up."""
+    if activation is Activation.SILU:
+        return functional.silu(gate) * up
+    return functional.gelu(gate, approximate="tanh") * up
+
+
+def _visible(length: int, window: int | None) -> Tensor:
+    """Return bool [length, length]: whether a row's position sees a column's."""
+    own, other = torch.arange(length)[:, None], torch.arange(length)[None, :]
+    seen = other <= own
+    return seen if window is None else seen & (other > own - window)
