@@ -25,13 +25,13 @@ from fewbit.formats.spec import QuantSpec, QuantTensor, ScaleType
 
 COLUMNS = 512
 AFFINE = [
-    f"int{bits}-{where}{zero}{scales}"
-    for bits in range(2, 9)
-    for where, zero, scales in (
-        ("g32", "", ""),
-        ("g16", "-asym", ""),
-        ("row", "", "-f32"),
-        ("row", "-asym", ""),
+    f"int{bits}-{where}"
+    for bits, where in (
+        *((bits, "g32") for bits in range(2, 9)),
+        *((bits, "g16-asym") for bits in range(2, 9)),
+        (3, "row-f32"),
+        (4, "row-asym"),
+        (8, "row"),
     )
 ]
 FORMATS = [*BLOCKS, *(parse_format(name) for name in AFFINE)]
@@ -214,19 +214,19 @@ def test_subtracting_after_multiplying_is_caught():
 
 
 @pytest.mark.parametrize("form", ["q4_0", "q4_k", "q6_k", "iq4_xs", "int4-g32"])
-def test_four_million_weights_take_well_under_a_second(form):
+def test_a_million_weights_take_a_fraction_of_a_second(form):
     tensor = (
         drawn(form, 13, rows=8192)
         if form in BLOCKS
         else encode(
-            np.random.default_rng(0).standard_normal((8192, COLUMNS), np.float32),
+            np.random.default_rng(0).standard_normal((2048, COLUMNS), np.float32),
             parse_format(form),
         )
     )
-    start = time.perf_counter()
+    start = time.process_time()
     join(*split(tensor))
-    # 20 ms to 60 ms alone; the bound leaves room for a busy machine and catches Python loops.
-    assert time.perf_counter() - start < 2
+    # 3 to 8 ms alone, so 100M weights within a second; the bound catches loops in Python.
+    assert time.process_time() - start < 0.5
 
 
 def test_every_integer_format_of_the_engine_has_a_grid():

@@ -30,7 +30,10 @@ from fewbit.formats.spec import BlockSpec, QuantTensor
 BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4"]
 TWO_LEVELS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
 AFFINE = [
-    *(f"int{bits}-g32{zero}" for bits in range(2, 9) for zero in ("", "-asym")),
+    "int2-g32-asym",
+    "int3-g32",
+    "int4-g32-asym",
+    "int8-g32",
     "int4-row",
     "int4-row-asym",
     "int8-row-f32",

@@ -11,10 +11,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.formats.registry import is_integer
 from fewbit.formats.spec import NumberFormat
 from fewbit.methods.clip import search_range
 from fewbit.methods.gptq import gptq
+from fewbit.methods.hqq import half_quadratic
 from fewbit.methods.rtn import round_to_nearest
+from fewbit.methods.scale_search import search_scales
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
 
@@ -61,12 +64,22 @@ def _least_squares(
     return Solution(search_range(weight, form))
 
 
+def _half_quadratic(
+    weight: NDArray[np.float32], statistics: InputStatistics | None, form: NumberFormat
+) -> Solution:
+    tensor = half_quadratic(weight, form) if is_integer(form) else round_to_nearest(weight, form)
+    return Solution(tensor)
+
+
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "rtn": Method(_nearest),
         "mse": Method(_least_squares),
+        "hqq": Method(_half_quadratic),
+        "imatrix": Method(search_scales, Need.DIAGONAL),
         "gptq": Method(gptq, Need.GRAM),
     }
 )
 """`rtn`: round to nearest over the whole range; `mse`: over the range of least squared error;
-`gptq`: column by column, each making up for the errors of those before it."""
+`hqq`: over the scales of least |error|^0.7; `imatrix`: of least squared error weighted by how large
+inputs are; `gptq`: column by column, each making up for the errors of those before it."""

@@ -19,10 +19,10 @@ from fewbit.formats.grid.search import (
     error_at,
     groups_of,
     levels_at,
-    ratio,
     regression,
     scan,
     sums_at,
+    zero_point,
 )
 from fewbit.formats.grid.storable import require_storable, rounded
 from fewbit.formats.spec import NumberFormat
@@ -180,19 +180,11 @@ def _powers_of_two(groups: Groups, shape: GridLayout) -> F32:
 def _store(sums: Sums, shape: GridLayout) -> _Stored:
     """Return the storable scale and offset of least squares at fixed codes."""
     scale, offset = regression(sums, shape)
+    stored = rounded(shape.scale_type, scale)
     if shape.offset is not Offset.ZERO:
-        return _Stored(
-            rounded(shape.scale_type, scale),
-            rounded(shape.scale_type, offset),
-            np.zeros_like(scale),
-        )
-    assert shape.offset_steps is not None
-    zero = np.clip(np.rint(ratio(-offset, scale)), *shape.offset_steps).astype(np.float32)
-    # With z fixed the values are s (l - z): a regression without offset.
-    products = sums.wxl - zero * sums.wx
-    squares = sums.wll - zero * (2 * sums.wl - zero * sums.w)
-    scale = rounded(shape.scale_type, ratio(products, squares))
-    return _Stored(scale, -scale * zero, zero)
+        return _Stored(stored, rounded(shape.scale_type, offset), np.zeros_like(scale))
+    zero = zero_point(scale, offset, shape)
+    return _Stored(stored, -stored * zero, zero)
 
 
 def _two_levels(

@@ -150,7 +150,8 @@ def error_at(groups: Groups, levels: F32, scale: F32, offset: F32, layout: GridL
 def regression(sums: Sums, layout: GridLayout) -> tuple[F32, F32]:
     """Return the scale and offset of least squares at fixed codes; the offset is 0 without one.
 
-    Formats with subtracted minima can only shift downwards and have no negative scales.
+    Formats with subtracted minima can only shift downwards and have no negative scales; those with
+    a zero point shift by whole steps.
     """
     alone = ratio(sums.wxl, sums.wll)
     if layout.offset is Offset.NONE:
@@ -164,7 +165,21 @@ def regression(sums: Sums, layout: GridLayout) -> tuple[F32, F32]:
         upward = (offset > 0) | (scale < 0)
         scale = np.where(upward, np.maximum(alone, np.float32(0)), scale)
         offset = np.where(upward, np.float32(0), offset)
+    if layout.offset is Offset.ZERO:
+        zero = zero_point(scale, offset, layout)
+        # With z fixed the values are s (l - z): a regression without offset.
+        squares = sums.wll - zero * (2 * sums.wl - zero * sums.w)
+        scale = ratio(sums.wxl - zero * sums.wx, squares)
+        offset = -scale * zero
     return scale, offset
+
+
+def zero_point(scale: F32, offset: F32, layout: GridLayout) -> F32:
+    """Return the zero point nearest to -offset / scale, a whole number in the format's range."""
+    assert layout.offset_steps is not None
+    low, high = (np.float32(step) for step in layout.offset_steps)
+    zero: F32 = np.clip(np.rint(ratio(-offset, scale)), low, high)
+    return zero
 
 
 def ratio(a: F32, b: F32) -> F32:
@@ -208,7 +223,10 @@ def _offset_starts(groups: Groups, layout: GridLayout) -> Iterable[tuple[F32, F3
         scale = (high - low) / (last + delta)
         slack = (high - low) - scale * last
         for anchor in _ANCHORS:
-            yield scale, low + slack * np.float32(anchor)
+            offset = low + slack * np.float32(anchor)
+            if layout.offset is Offset.ZERO:
+                offset = -scale * zero_point(scale, offset, layout)
+            yield scale, offset
 
 
 def _table_levels(quotients: F32, layout: GridLayout) -> F32:
