@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.collect import AddGram
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import decode
 from fewbit.formats.spec import NumberFormat
@@ -27,7 +26,6 @@ from fewbit.methods.rescale import equalize
 from fewbit.methods.rotation import hadamard, randomized
 from fewbit.methods.scaling import Consumer, Scaling
 from fewbit.methods.smoothquant import search_smoothquant
-from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.model.residual import rotate_residual
 from fewbit.model.sites import Site, SiteKind, rescale_sites
@@ -36,7 +34,8 @@ from fewbit.model.transforms import Rescale, RotateHeads, Transform
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.walk import Cut, WalkOptions, walk
+from fewbit.quantize.walk import Cut, CutInput, WalkOptions, walk
+from fewbit.runtime.native import Pool
 
 Formats: TypeAlias = Mapping[Slot, NumberFormat]
 """The format of every matrix that the plan quantizes."""
@@ -52,8 +51,7 @@ class Walking:
     """What a transform needs that looks at activations."""
 
     calibration: CalibrationSet
-    threads: int
-    add_gram: AddGram
+    pool: Pool
     progress: Callable[[int, int, str], None] = lambda _done, _all, _site: None
 
 
@@ -163,20 +161,21 @@ def _of_one(source: ModelSource, formats: Formats, _: Walking | None) -> Found:
 def _awq(source: ModelSource, formats: Formats, walking: Walking | None) -> Found:
     assert walking is not None
 
-    def search(site: Site, statistics: InputStatistics, _: NDArray[np.float32]) -> Scaling:
-        return search_awq(_consumers(source, site, formats), statistics, _channels(site))
+    def search(site: Site, taken: CutInput) -> Scaling:
+        return search_awq(_consumers(source, site, formats), taken(), _channels(site))
 
-    return _searched(source, formats, walking, search)
+    return _searched(source, formats, walking, search, gram=True)
 
 
 def _smoothquant(source: ModelSource, formats: Formats, walking: Walking | None) -> Found:
     assert walking is not None
 
-    def search(site: Site, statistics: InputStatistics, sample: NDArray[np.float32]) -> Scaling:
+    def search(site: Site, taken: CutInput) -> Scaling:
         consumers = _consumers(source, site, formats)
-        return search_smoothquant(consumers, statistics, sample, _channels(site))
+        sample = taken.sample(SAMPLE_ROWS)
+        return search_smoothquant(consumers, taken(), sample, _channels(site))
 
-    return _searched(source, formats, walking, search)
+    return _searched(source, formats, walking, search, gram=False)
 
 
 def _rescale(source: ModelSource, formats: Formats, _: Walking | None) -> Found:
@@ -224,28 +223,26 @@ _WALKING = frozenset({"awq", "smoothquant"})
 _RESCALING = _WALKING | {"rescale"}
 _RESCALES_OF_ONE: _Search = _of_one
 
-_SiteSearch: TypeAlias = Callable[[Site, InputStatistics, NDArray[np.float32]], Scaling]
+_SiteSearch: TypeAlias = Callable[[Site, CutInput], Scaling]
 
 
 def _searched(
-    source: ModelSource, formats: Formats, walking: Walking, search: _SiteSearch
+    source: ModelSource, formats: Formats, walking: Walking, search: _SiteSearch, *, gram: bool
 ) -> Found:
     """Walk the model and search every site; sites that no cut reaches keep factors of 1."""
     sites = usable_sites(source, formats)
     program = build_program(source.config)
     by_buffer = {site.buffer: site for site in sites}
-    keeper = _RowKeeper(walking)
     scalings: dict[Site, Scaling] = {}
 
-    def visit(cut: Cut, statistics: Callable[[], InputStatistics]) -> None:
+    def visit(cut: Cut, taken: CutInput) -> None:
         site = by_buffer.get(cut.x)
         if site is not None:
             walking.progress(len(scalings), len(sites), cut.slots[0])
-            keeper.restart()
-            scalings[site] = search(site, statistics(), keeper.rows())
+            scalings[site] = search(site, taken)
 
-    model = BoundModel(source, program, walking.threads)
-    walk(program, walking.calibration, model, visit, WalkOptions(keeper.add_gram))
+    model = BoundModel(source, program, walking.pool)
+    walk(program, walking.calibration, model, visit, WalkOptions(walking.pool, gram=gram))
     ones = {site: np.ones(site.width, np.float32) for site in sites}
     factors = ones | {site: scaling.factors for site, scaling in scalings.items()}
     found = tuple(Rescale(site, factors[site]) for site in sites)
@@ -261,34 +258,9 @@ def _summary(sites: Sequence[Site], scalings: Mapping[Site, Scaling]) -> str:
     return f"{len(gains)} of {len(sites)} sites, output error {mean:.3f} of what it was, on average"
 
 
-class _RowKeeper:
-    """Adds to the Gram matrix, and keeps some of the rows that pass."""
-
-    def __init__(self, walking: Walking) -> None:
-        self._add_gram = walking.add_gram
-        self._step = max(1, walking.calibration.facts.counted // SAMPLE_ROWS)
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin with the rows of another buffer."""
-        self._seen = 0
-        self._kept: list[NDArray[np.float32]] = []
-
-    def add_gram(self, gram: NDArray[np.float32], x: NDArray[np.float32]) -> None:
-        """See `AddGram`."""
-        self._add_gram(gram, x)
-        first = -self._seen % self._step
-        self._kept.append(x[first :: self._step].copy())
-        self._seen += len(x)
-
-    def rows(self) -> NDArray[np.float32]:
-        """Return what was kept, float32 [rows, inputs]."""
-        return np.concatenate(self._kept)
-
-
 def _consumers(source: ModelSource, site: Site, formats: Formats) -> list[Consumer]:
     return [Consumer(decode(source.read(s)), formats.get(s)) for s in site.consumers]
 
 
 def _channels(site: Site) -> NDArray[np.intp]:
-    return site.spread(np.arange(site.width)).astype(np.intp)
+    return site.spread(np.arange(site.width, dtype=np.float64)).astype(np.intp)

@@ -76,7 +76,19 @@ class RunOps(Protocol):
         ...
 
 
-Visit: TypeAlias = Callable[[Cut, Callable[[], InputStatistics]], None]
+class CutInput(Protocol):
+    """The input of a cut's layers, looked at when asked."""
+
+    def __call__(self) -> InputStatistics:
+        """Return the statistics of all rows that count."""
+        ...
+
+    def sample(self, rows: int) -> Rows:
+        """Return about so many of the rows that count, evenly spread, float32 [rows, width]."""
+        ...
+
+
+Visit: TypeAlias = Callable[[Cut, CutInput], None]
 """Called at each cut with what gives the statistics of its input; a visitor that does not ask
 for them (its tensors are there already) saves the work."""
 
@@ -151,7 +163,7 @@ def walk(
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Takes the statistics of a cut's input when asked."""
+    """Takes the statistics of a cut's input when asked; see `CutInput`."""
 
     states: _States
     stage: Stage
@@ -165,6 +177,16 @@ class _Statistics:
             with _named(cut):
                 collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
         return collector.statistics()
+
+    def sample(self, rows: int) -> Rows:
+        masks = self.states.calibration.masks
+        step = max(1, self.states.calibration.facts.counted // rows)
+        kept, seen = [], 0
+        for sequences, x in self.states.inputs(self.stage):
+            counted = x[np.concatenate(masks[sequences.start : sequences.stop])]
+            kept.append(counted[-seen % step :: step])
+            seen += len(counted)
+        return np.concatenate(kept)
 
 
 class _States:
