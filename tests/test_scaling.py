@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from fewbit.formats.registry import decode, encode, parse_format
 from fewbit.methods.scaling import (
     LARGEST_FACTOR,
     channel_largest,
     channel_means,
     floored_logarithms,
     output_error,
+    rounded,
     sound_factors,
 )
 from fewbit.methods.statistics import InputStatistics
@@ -61,3 +63,10 @@ def test_repeated_channels_are_taken_together():
     values = np.array([1.0, 2, 3, 4, 5, 6, 7, 8])
     assert channel_means(values, channel_of).tolist() == [2, 3, 6, 7]
     assert channel_largest(values, channel_of).tolist() == [3, 4, 7, 8]
+
+
+@pytest.mark.parametrize("name", ["int4-g32", "int3-g64-asym", "int8-row", "q4_0"])
+def test_rounded_is_what_decoding_gives(name):
+    form = parse_format(name)
+    weight = np.random.default_rng(1).standard_normal((5, 64)).astype(np.float32)
+    np.testing.assert_array_equal(rounded(weight, form), decode(encode(weight, form)))

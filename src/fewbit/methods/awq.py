@@ -32,11 +32,11 @@ from fewbit.methods.statistics import InputStatistics
 
 _Point: TypeAlias = tuple[float, float]
 
-_COARSE = (0.0, 0.25, 0.5, 0.75, 1.0)
-_FINER = (0.125, 0.0625)
-"""Steps of the search around the best point so far; errors differ by under 1% between neighbours
-0.05 apart, so a finer grid finds noise."""
-SEARCH_ROWS = 512
+_ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_BETAS = (0.0, 0.5, 1.0)
+_FINER = (0.25, 0.125)
+"""Steps of the search around the best point of the grid so far."""
+SEARCH_ROWS = 128
 """Rows of a matrix, evenly spaced, that the search looks at; what it finds is compared with no
 scaling on all rows before it is taken."""
 
@@ -103,7 +103,7 @@ class _Search:
 
     def best(self) -> _Point:
         """Return the point of least error: a coarse grid, then ever smaller steps around it."""
-        best = min(((a, b) for a in _COARSE for b in _COARSE), key=self._at)
+        best = min(((a, b) for a in _ALPHAS for b in _BETAS), key=self._at)
         for step in _FINER:
             around = [(best[0] + step * i, best[1] + step * j) for i, j in _NEIGHBOURS]
             best = min([best, *(p for p in around if min(p) >= 0)], key=self._at)

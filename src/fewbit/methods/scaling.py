@@ -9,8 +9,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.formats import affine
 from fewbit.formats.registry import decode, encode
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.methods.statistics import InputStatistics
 
 Rounding: TypeAlias = Callable[[NDArray[np.float32], NumberFormat], NDArray[np.float32]]
@@ -97,6 +98,8 @@ def floored_logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def rounded(weight: NDArray[np.float32], form: NumberFormat) -> NDArray[np.float32]:
     """Return a weight rounded to nearest in a format and decoded."""
+    if isinstance(form, QuantSpec):  # the same values without packing codes and unpacking them
+        return affine.round_trip(weight, form, *affine.fit(weight, form))
     return decode(encode(weight, form))
 
 
