@@ -28,6 +28,9 @@ class InputStatistics:
     gram: NDArray[np.float32] | None = None
     """Sum of the outer products x x^T, float32 [inputs, inputs], both triangles; None where no
     method needs it."""
+    remarks: tuple[str, ...] = ()
+    """Sentences for the manifest on how they came about, such as that an expert was hardly
+    reached."""
 
     def __post_init__(self) -> None:
         inputs = self.squares.shape
@@ -57,6 +60,7 @@ class InputStatistics:
             largest=(self.largest * size).astype(np.float32),
             absolute=self.absolute * size,
             gram=None if self.gram is None else self.gram * single[:, None] * single[None, :],
+            remarks=self.remarks,
         )
 
     def plus(self, other: InputStatistics) -> InputStatistics:
@@ -68,6 +72,7 @@ class InputStatistics:
             largest=np.maximum(self.largest, other.largest),
             absolute=self.absolute + other.absolute,
             gram=self.gram + other.gram if both else None,  # type: ignore[operator]
+            remarks=tuple(dict.fromkeys((*self.remarks, *other.remarks))),
         )
 
     def require_finite(self) -> None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import ModelSource
-from fewbit.program import Buffer, Program, Slot
+from fewbit.program import Buffer, Expert, Mixture, Program, Slot
+from fewbit.quantize.experts import inner_program
 from fewbit.quantize.walk import Rows
 from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.chooser import ANY, choose, rounding_of
@@ -30,6 +31,7 @@ class BoundModel:
         self._replaced: dict[Slot, QuantTensor] = {}
         self._kernels: dict[Slot, KernelRecord] = {}
         self._segment: tuple[range, Segment] | None = None
+        self._expert: tuple[Expert, Segment] | None = None
 
     def replace(
         self, slot: Slot, tensor: QuantTensor, activations: Activations = Activations.INT8
@@ -42,7 +44,7 @@ class BoundModel:
         self._replaced[slot] = tensor
         if not is_vector(slot):
             self._kernels[slot] = _kernel(slot, tensor, activations)
-        self._segment = None
+        self._segment = self._expert = None
 
     def __call__(
         self,
@@ -55,15 +57,26 @@ class BoundModel:
         """Run ops; see `walk.RunOps`. The weights stay packed until other ops are run."""
         if self._segment is None or self._segment[0] != ops:
             self._segment = None  # so that two segments' weights never lie in memory together
-            self._segment = ops, Segment(self._binding(ops), ops, threads=self._pool)
+            chosen = replace(self.program, ops=tuple(self.program.ops[i] for i in ops))
+            binding = self._binding(self.program, chosen.slots())
+            self._segment = ops, Segment(binding, ops, threads=self._pool)
         return self._segment[1].run(lengths, given, wanted, tokens)
 
-    def _binding(self, ops: range) -> Binding:
-        """Return the Program with the slots of some ops filled."""
-        chosen = replace(self.program, ops=tuple(self.program.ops[i] for i in ops))
-        tensors = {slot: self._tensor(slot) for slot in chosen.slots()}
+    def expert(self, op: Mixture, number: int, x: Rows) -> Rows:
+        """Run the gate, up and activation of an expert; see `walk.RunOps`."""
+        expert = op.experts[number]
+        if self._expert is None or self._expert[0] != expert:
+            self._segment = self._expert = None
+            program = inner_program(op, number, x.shape[1])
+            binding = self._binding(program, program.slots())
+            self._expert = expert, Segment(binding, slice(None), threads=self._pool)
+        return self._expert[1].run([len(x)], {"x": x}, ["activation"])["activation"]
+
+    def _binding(self, program: Program, slots: Sequence[Slot]) -> Binding:
+        """Return a Program with some slots filled."""
+        tensors = {slot: self._tensor(slot) for slot in slots}
         kernels = {slot: self._kernel(slot) for slot in tensors if not is_vector(slot)}
-        return Binding(self.program, tensors, kernels, self._source.release)
+        return Binding(program, tensors, kernels, self._source.release)
 
     def _tensor(self, slot: Slot) -> QuantTensor:
         found = self._replaced.get(slot)

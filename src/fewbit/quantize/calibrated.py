@@ -64,6 +64,7 @@ class _Walker:
 
     def __init__(self, planned: QuantizationPlan, solving: Solving, model: BoundModel) -> None:
         self.solved: dict[Slot, Solved] = {}
+        self._unsaved: dict[Slot, Solved] = {}
         self.model = model
         self._planned = planned
         self._solving = solving
@@ -88,11 +89,19 @@ class _Walker:
         if len(found) < len(slots):
             taken = statistics()
             found = {slot: solve_with(self._planned, self._of[slot], taken) for slot in slots}
-            if store is not None:
-                store.save(number, found)
+            self._unsaved |= found
+        self._save(number)
         for slot in slots:
             self._take(slot, found[slot])
             self._planned.source.release(slot)
+
+    def _save(self, number: int) -> None:
+        """Keep what is solved; of experts when all of a mixture are, so that files stay few."""
+        behind = self._cuts[number + 1 : number + 2]
+        between = any(cut.index == self._cuts[number].index for cut in behind)
+        if self._solving.store is not None and self._unsaved and not between:
+            self._solving.store.save(number, self._unsaved)
+            self._unsaved = {}
 
     def _take(self, slot: Slot, solved: Solved) -> None:
         self.solved[slot] = solved

@@ -65,7 +65,7 @@ def solve(
     piece = _PIECE if statistics is None else _PIECE_WITH_STATISTICS
     step = _piece_rows(columns, piece) if form.rows_independent else rows
     pieces: list[QuantTensor] = []
-    remarks: dict[str, None] = {}
+    remarks = dict.fromkeys(() if statistics is None else statistics.remarks)
     total = error = 0.0
     for start in range(0, rows, step):
         values = decode_rows(tensor, slice(start, start + step))

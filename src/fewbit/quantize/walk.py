@@ -11,7 +11,6 @@ nor the number of sequences run together changes a bit.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.collect import Collector
-from fewbit.errors import NumericalError, UsageError
+from fewbit.errors import UsageError
 from fewbit.methods.statistics import InputStatistics
-from fewbit.program import Buffer, Linear, Program, RopeTable, Slot
+from fewbit.program import Buffer, Linear, Mixture, Program, RopeTable, Slot
+from fewbit.quantize.experts import ExpertInput, MixtureInput, Part, Tokens, named, parts
 from fewbit.records.figures import size
 from fewbit.runtime.native import Pool
 
@@ -44,6 +44,8 @@ class Cut:
     """Of the first of them among the Program's ops."""
     x: Buffer
     layers: tuple[Linear, ...]
+    part: Part | None = None
+    """Where they are matrices of one expert: which, of the mixture at `index`."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -75,6 +77,10 @@ class RunOps(Protocol):
         """Return the wanted buffers, float32 [rows, width]; rows are the sequences' in order."""
         ...
 
+    def expert(self, op: Mixture, number: int, x: Rows) -> Rows:
+        """Return activation(gate(x)) * up(x) of an expert, float32 [rows, width]."""
+        ...
+
 
 class CutInput(Protocol):
     """The input of a cut's layers, looked at when asked."""
@@ -94,12 +100,19 @@ for them (its tensors are there already) saves the work."""
 
 
 def cuts(program: Program) -> tuple[Cut, ...]:
-    """Return the cuts of a Program in order; layers that read the same buffer share one."""
+    """Return the cuts of a Program in order; layers that read the same buffer share one.
+
+    Before a mixture there are two for each expert, all at the mixture's own place.
+    """
     readers: dict[Buffer, list[tuple[int, Linear]]] = {}
     for index, op in enumerate(program.ops):
         if isinstance(op, Linear):
             readers.setdefault(op.x, []).append((index, op))
-    return tuple(Cut(found[0][0], x, tuple(op for _, op in found)) for x, found in readers.items())
+    found = [Cut(all_[0][0], x, tuple(op for _, op in all_)) for x, all_ in readers.items()]
+    for index, op in enumerate(program.ops):
+        if isinstance(op, Mixture):
+            found += [Cut(index, part.buffer, part.layers, part) for part in parts(op)]
+    return tuple(sorted(found, key=lambda cut: cut.index))
 
 
 def stages(program: Program, rows: int, room: int = ROOM) -> tuple[Stage, ...]:
@@ -114,15 +127,18 @@ def stages(program: Program, rows: int, room: int = ROOM) -> tuple[Stage, ...]:
         UsageError: not even the smallest cut of a layer fits.
     """
     found = cuts(program)
-    needed = [4 * rows * _width(program, _live(program, cut)) for cut in found]
-    if min(needed) > room:
+    live = {index: _live(program, index) for index in {cut.index for cut in found}}
+    needed = [4 * rows * _width(program, live[cut.index]) for cut in found]
+    of_experts = [taken for cut, taken in zip(found, needed, strict=True) if cut.part]
+    least = max(of_experts, default=min(needed))
+    if least > room:
         raise UsageError(
-            f"The hidden states of {rows} calibration tokens take {size(min(needed))} at least, "
+            f"The hidden states of {rows} calibration tokens take {size(least)} at least, "
             f"and {size(room)} are set aside for them; calibrate on fewer or shorter windows."
         )
     planned, start = [], 0
     for cut, taken in zip(found, needed, strict=True):
-        kept = _live(program, cut) if taken <= room else ()
+        kept = live[cut.index] if taken <= room else ()
         planned.append(Stage(cut, range(start, cut.index), kept))
         start = cut.index if kept else start
     return tuple(planned)
@@ -158,7 +174,13 @@ def walk(
     for stage in stages(program, sum(calibration.lengths), options.room):
         if stage.kept:
             states.advance(stage)
-        visit(stage.cut, _Statistics(states, stage, options))
+        visit(stage.cut, _input(states, stage, options))
+
+
+def _input(states: _States, stage: Stage, options: WalkOptions) -> Callable[[], InputStatistics]:
+    if stage.cut.part is None:
+        return _Statistics(states, stage, options)
+    return ExpertInput(states.mixture(stage.cut.part.mixture, options), stage.cut.part)
 
 
 @dataclass(frozen=True)
@@ -174,7 +196,7 @@ class _Statistics:
         width = self.states.program.widths[cut.x]
         collector = Collector(width, self.options.pool, gram=self.options.gram)
         for sequences, x in self.states.inputs(self.stage):
-            with _named(cut):
+            with named(cut.slots):
                 collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
         return collector.statistics()
 
@@ -198,13 +220,28 @@ class _States:
         self._run = run
         self._tokens = np.concatenate(calibration.windows)
         self._kept: dict[Buffer, Rows] = {}
+        self._mixture: MixtureInput | None = None
+
+    def mixture(self, op: Mixture, options: WalkOptions) -> MixtureInput:
+        """Return what a mixture reads, which is kept; the same for all of its experts."""
+        if self._mixture is None or self._mixture.mixture is not op:
+            self._mixture = MixtureInput(
+                op,
+                self._kept[op.x],
+                self._kept[op.router],
+                Tokens(tuple(self._slices()), self.calibration.masks),
+                self._run.expert,
+                options.pool,
+                options.gram,
+            )
+        return self._mixture
 
     def advance(self, stage: Stage) -> None:
         """Run to a cut and keep what is read behind it, in the memory of what is read no more."""
         wanted = [name for name in stage.kept if name not in self._kept]
         spare = [array for name, array in self._kept.items() if name not in stage.kept]
         arrays = {name: self._array(self.program.widths[name], spare) for name in wanted}
-        for _, rows, found in self._pieces(stage.ops, wanted):
+        for _, rows, found in self._pieces(stage.ops, wanted) if wanted else ():
             for name in wanted:
                 arrays[name][rows] = found[name]
         both = {**self._kept, **arrays}
@@ -242,23 +279,15 @@ class _States:
         return np.empty((len(self._tokens), width), np.float32)
 
 
-def _live(program: Program, cut: Cut) -> tuple[Buffer, ...]:
-    """Return what ops from a cut on read of what ops before it wrote.
+def _live(program: Program, index: int) -> tuple[Buffer, ...]:
+    """Return what ops from an index on read of what ops before it wrote.
 
     Rope tables are left out: they follow from positions, and whoever runs ops makes them anew.
     """
-    before = program.ops[: cut.index]
-    read = {name for op in program.ops[cut.index :] for name in program.inputs(op)}
+    before = program.ops[:index]
+    read = {name for op in program.ops[index:] for name in program.inputs(op)}
     return tuple(op.out for op in before if op.out in read and not isinstance(op, RopeTable))
 
 
 def _width(program: Program, buffers: Sequence[Buffer]) -> int:
     return sum(program.widths[name] for name in buffers)
-
-
-@contextlib.contextmanager
-def _named(cut: Cut) -> Iterator[None]:
-    try:
-        yield
-    except NumericalError as error:
-        raise NumericalError(f"The input of {', '.join(cut.slots)}: {error}") from error
