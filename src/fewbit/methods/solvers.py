@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.formats.registry import is_integer
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.methods.clip import search_range
 from fewbit.methods.gptq import gptq
 from fewbit.methods.hqq import half_quadratic
 from fewbit.methods.rtn import round_to_nearest
-from fewbit.methods.scale_search import search_scales
+from fewbit.methods.scale_search import search_scales, search_scales_plainly
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
 
@@ -61,7 +61,10 @@ def _nearest(
 def _least_squares(
     weight: NDArray[np.float32], statistics: InputStatistics | None, form: NumberFormat
 ) -> Solution:
-    return Solution(search_range(weight, form))
+    if isinstance(form, QuantSpec):
+        return Solution(search_range(weight, form))
+    plain = search_scales_plainly if is_integer(form) else round_to_nearest
+    return Solution(plain(weight, form))
 
 
 def _half_quadratic(
