@@ -7,7 +7,7 @@ order, whole ones before rests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,9 @@ SAMPLES = "samples"
 DEFAULT = "default"
 """The name of the calibration half of the text that Python carries."""
 
+_HELD_OUT_SAMPLES = 1 << 32
+"""The number of the first held-out sample: no calibration has so many."""
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -66,6 +69,9 @@ class CalibrationSettings:
     length: int = 512
     """Tokens of a window. A source gives at most its share of `windows` x `length` tokens."""
     seed: int = 0
+    held_out: bool = False
+    """Whether to take what the same settings without it leave: windows from the other end of the
+    seeded order, and other samples."""
     threads: int | None = None
     """Of the model while it writes samples; None for every core."""
 
@@ -110,6 +116,31 @@ def calibration_windows(
         seed=settings.seed,
         remarks=[f"{part.name}: {note}" for part in parts for note in part.notes],
     )
+
+
+def held_out_windows(
+    source: ModelSource,
+    settings: CalibrationSettings,
+    windows: int,
+    seen: CalibrationSet | None,
+    progress: Progress = lambda _what, _done, _all: None,
+) -> tuple[NDArray[np.int32], ...]:
+    """Return windows of the same mix that a calibration has not seen, int32 [tokens] each.
+
+    Args:
+        source: the model.
+        settings: of the calibration.
+        windows: how many.
+        seen: the calibration, where there is one; a window that is in it too, because its source
+            has no more text, is left out.
+        progress: told what goes on.
+
+    Raises as `calibration_windows`.
+    """
+    wanted = replace(settings, windows=windows, held_out=True)
+    known = set() if seen is None else {window.tobytes() for window in seen.windows}
+    found = calibration_windows(source, wanted, progress).windows
+    return tuple(window for window in found if window.tobytes() not in known)
 
 
 Marked = tuple[NDArray[np.int32], NDArray[np.bool_]]
@@ -203,7 +234,10 @@ class _Reader:
 
     def _samples(self, windows: int) -> _Part:
         settings = SampleSettings(
-            windows=windows, length=self.settings.length, seed=self.settings.seed
+            windows=windows,
+            length=self.settings.length,
+            seed=self.settings.seed,
+            first=_HELD_OUT_SAMPLES if self.settings.held_out else 0,
         )
         template = _template(self.source, self.tokenizer)
         begun = openings(self.tokenizer, template)
@@ -236,6 +270,8 @@ def _taken(
     """Return windows in a seeded order until they have so many windows' worth of tokens."""
     key = np.array([settings.seed, Purpose.CALIBRATION], np.uint64)
     order = np.random.Generator(np.random.Philox(key=key)).permutation(len(cut)).tolist()
+    if settings.held_out:
+        order.reverse()
     order.sort(key=lambda index: 2 * len(cut[index][0]) < settings.length)  # stable: rests last
     chosen: list[Marked] = []
     room = windows * settings.length

@@ -46,6 +46,8 @@ class SampleSettings:
     length: int
     """Tokens of a window, its openings included."""
     seed: int = 0
+    first: int = 0
+    """The number of the first sequence; those of other numbers are other samples."""
     batch: int = _BATCH
     """Sequences that are written at once; changes speed and memory only."""
 
@@ -106,7 +108,7 @@ def write_samples(
     Raises:
         NumericalError: a logit is not finite.
     """
-    numbers = range(settings.windows)
+    numbers = range(settings.first, settings.first + settings.windows)
     found: list[NDArray[np.int32]] = []
     for start in range(0, settings.windows, settings.batch):
         chosen = numbers[start : start + settings.batch]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.allocation import TARGET, TargetOptions
 from fewbit.cli.calibration import CALIBRATION, CalibrationOptions
 from fewbit.cli.output import JsonOption
 
 if TYPE_CHECKING:
     from fewbit.model.weights import ModelSource
-    from fewbit.quantize import QuantizeSettings
+    from fewbit.quantize import QuantizationPlan, QuantizeSettings
     from fewbit.quantize.pipeline import Progress
     from fewbit.records.recipe import Recipe
 
@@ -23,6 +24,7 @@ def quantize(  # noqa: PLR0913
     *,
     recipe: str,
     out: Path,
+    target: TargetOptions = TARGET,
     calibration: CalibrationOptions = CALIBRATION,
     threads: int | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
@@ -34,6 +36,8 @@ def quantize(  # noqa: PLR0913
 
     Args:
         source: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        target: A size to choose formats for; the recipe, or the name of a method, says how codes
+            are found.
         calibration: What the model is calibrated on.
         recipe: A built-in recipe, rtn-int4-g32 or gptq-refined-q4_0 for example, or a .toml file.
         out: A new folder, or a file that ends in .gguf for recipes of GGUF types.
@@ -41,28 +45,42 @@ def quantize(  # noqa: PLR0913
         strict: Refuse a recipe that some tensors would need a fallback for.
         json: Write the manifest to this file too; - prints it on stdout instead of the table.
     """
+    from fewbit.cli.allocation import allocated, base_recipe, require_kept
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.model.weights import open_model
-    from fewbit.quantize import container_of, execute, plan, require_no_fallback
-    from fewbit.quantize.writing import require_free
-    from fewbit.recipes import find
+    from fewbit.quantize import container_of, execute
+    from fewbit.quantize.writing import require_output
     from fewbit.report.quantization import print_manifest
 
-    found = find(recipe)
-    with open_model(locate(source)) as opened:
-        planned = plan(opened, found, container_of(out))
-        if strict:
-            require_no_fallback(planned)
-        require_free(planned, out)
-        with watched() as progress:
-            settings = _settings(opened, found, calibration, threads, progress)
-            manifest = execute(planned, out, settings, progress)
+    size = target.target()
+    found = base_recipe(recipe, size)
+    with open_model(locate(source)) as opened, watched() as progress:
+        require_output(opened, container_of(out), out)
+        planned = None if size else _planned(opened, found, out, strict=strict)
+        settings = _settings(opened, found, calibration, threads, progress)
+        if size is not None:
+            text = calibration.settings(threads)
+            found, settings = allocated(
+                opened, found, size, out, text=text, settings=settings, progress=progress
+            )
+        planned = planned or _planned(opened, found, out, strict=strict)
+        manifest = execute(planned, out, settings, progress)
+        require_kept(manifest, out)
     deliver(manifest, json, print_manifest)
     if json != STDOUT:
         print(out)
     return 0
+
+
+def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) -> QuantizationPlan:
+    from fewbit.quantize import container_of, plan, require_no_fallback
+
+    planned = plan(source, recipe, container_of(out))
+    if strict:
+        require_no_fallback(planned)
+    return planned
 
 
 def _settings(

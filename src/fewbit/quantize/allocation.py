@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from fewbit.calibrate.calibration import window_digest
 from fewbit.errors import UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
-from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantize.choices import (
@@ -49,16 +48,11 @@ from fewbit.quantize.sensitivity import (
     units,
 )
 from fewbit.quantize.target import Budget, Target, budget_of
+from fewbit.quantize.trial import MANY_WEIGHTS, Builder
 from fewbit.records.allocation import AllocationRecord, MeasuredChoice, SlotSensitivity
 from fewbit.records.figures import size
 from fewbit.records.recipe import KEEP, Recipe, Rule
 from fewbit.runtime.native import available_cores
-
-MANY_WEIGHTS = 400_000_000
-"""From so many weights on, matrices that read the same input are probed together."""
-
-Build = Callable[[QuantizationPlan], Mapping[Slot, QuantTensor]]
-"""Makes the tensors of a plan's quantized matrices, as its method has it."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
@@ -93,7 +87,7 @@ class Wish:
 def allocate(
     wish: Wish,
     windows: Sequence[NDArray[np.int32]],
-    build: Build,
+    build: Builder,
     settings: AllocationSettings = DEFAULT,
     progress: Progress = lambda _what, _done, _all: None,
 ) -> tuple[Recipe, AllocationRecord]:
@@ -122,7 +116,7 @@ def allocate(
     found = _Found(work, measured, work.groups(measured))
     compared = found.measured(found.best, build), found.measured(found.uniform, build)
     better = min(compared, key=lambda one: one.measured.divergence)
-    return found.recipe(better.choice), found.record(compared, windows)
+    return found.recipe(better.choice), found.record(compared, windows, build.method)
 
 
 @dataclass(frozen=True)
@@ -261,12 +255,12 @@ class _Found:
         fitting = [choice for choice in choices if total_bytes(self.groups, choice) <= self.room]
         return min(fitting, key=lambda choice: total_cost(self.groups, choice), default=self.best)
 
-    def measured(self, choice: tuple[int, ...], build: Build) -> _Compared:
+    def measured(self, choice: tuple[int, ...], build: Builder) -> _Compared:
         """Build a choice and run it on the held-out windows."""
         what = described(self.groups, choice)
         self.work.progress(f"measuring {what}", 0, 1)
         planned = self.plan(choice)
-        every = self.work.model.measure(build(planned))
+        every = self.work.model.measure(build.make(planned, self.work.model.squares))
         held_out = every[self.work.settings.probe_windows :]
         spread = float(held_out.std(ddof=1)) if len(held_out) > 1 else 0.0
         figures = MeasuredChoice(
@@ -295,7 +289,10 @@ class _Found:
         return plan(self.work.wish.source, self.recipe(choice), self.work.wish.container)
 
     def record(
-        self, compared: tuple[_Compared, _Compared], windows: Sequence[NDArray[np.int32]]
+        self,
+        compared: tuple[_Compared, _Compared],
+        windows: Sequence[NDArray[np.int32]],
+        method: str,
     ) -> AllocationRecord:
         """Return what was done and why; the first of the two compared is the allocated choice."""
         allocated, uniform = (one.measured for one in compared)
@@ -312,7 +309,7 @@ class _Found:
             chosen="allocated" if better is compared[0] else "uniform",
             allocated=allocated,
             uniform=uniform,
-            method=self.work.wish.base.method,
+            method=method,
             probe_format=PROBE,
             probe_tokens=probed,
             held_out_tokens=sum(lengths) - probed,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fewbit.program import Slot
 from fewbit.quantize.solving import Solved
+from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.manifest import Change
 
@@ -23,6 +24,7 @@ class Made:
     calibration: CalibrationFacts | None = None
     inputs: Inputs | None = None
     importance: ImportanceFacts | None = None
+    allocation: AllocationRecord | None = None
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()
 

@@ -13,10 +13,11 @@ from fewbit.errors import UsageError
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.weights import ModelSource
 from fewbit.quantize.calibrated import Solving, solve_plan
-from fewbit.quantize.made import NOTHING_MADE, Made
+from fewbit.quantize.made import Made
 from fewbit.quantize.planning import QuantizationPlan, plan
 from fewbit.quantize.resume import SolvedStore, WorkKey, hashed, work_folder
 from fewbit.quantize.writing import container_of, require_free, write
+from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
 from fewbit.records.calibration import Inputs
 from fewbit.records.manifest import Manifest
@@ -40,6 +41,8 @@ class QuantizeSettings:
     """Token windows; needed where the recipe's method looks at a layer's inputs."""
     inputs: Inputs = "quantized"
     """Whose layers give a layer its inputs."""
+    allocation: AllocationRecord | None = None
+    """How the recipe's formats were chosen, for the manifest."""
     threads: int | None = None
     """Of the walk through the model; None for every core."""
 
@@ -77,7 +80,7 @@ def execute(
     """
     require_free(planned, out)
     if not needs_text(planned.recipe):
-        return _write(planned, out, NOTHING_MADE, progress)
+        return _write(planned, out, Made(allocation=settings.allocation), progress)
     if settings.calibration is None:
         raise UsageError(
             f"The method '{planned.recipe.method}' of recipe '{planned.recipe.name}' looks at what "
@@ -112,7 +115,12 @@ def _solve(
         progress=lambda done, all_, what: progress(f"solving {what}", done, all_),
     )
     solved = solve_plan(planned, solving)
-    return Made(solved=solved, calibration=calibration.facts, inputs=settings.inputs)
+    return Made(
+        solved=solved,
+        calibration=calibration.facts,
+        inputs=settings.inputs,
+        allocation=settings.allocation,
+    )
 
 
 def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress) -> Manifest:

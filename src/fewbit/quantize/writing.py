@@ -86,13 +86,18 @@ def write(
 
 
 def require_free(planned: QuantizationPlan, out: Path) -> None:
-    """Check, before hours of work, what `write` will ask of its output.
+    """Check, before hours of work, what `write` will ask of its output; raises as it."""
+    require_output(planned.source, planned.container, out)
+
+
+def require_output(source: ModelSource, container: Container, out: Path) -> None:
+    """Check that an artefact of a source may be written.
 
     Raises:
         OutputError: `out` or its manifest exists already, or lies in the source.
     """
-    require_apart(out, planned.source.path)
-    if planned.container is Container.FEWBIT:
+    require_apart(out, source.path)
+    if container is Container.FEWBIT:
         if not is_free(out):
             raise OutputError(f"{out} exists already; remove it or choose another output.")
         return
@@ -143,6 +148,7 @@ class _Run:
             calibration=self.made.calibration,
             inputs=self.made.inputs,
             importance=self.made.importance,
+            allocation=self.made.allocation,
             tensors=tuple(entries),
             transforms=self.made.transforms,
             tuning=self.made.tuning,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from fewbit.errors import MissingError
+from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import Record, from_json
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.kernels import Activations
@@ -85,6 +86,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Whose layers gave the statistics; None where none were taken."""
     importance: ImportanceFacts | None = None
     """The importance matrix that was read in place of statistics."""
+    allocation: AllocationRecord | None = None
+    """How formats were chosen for a number of bytes; None where the recipe names them."""
     tensors: tuple[TensorEntry, ...]
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()

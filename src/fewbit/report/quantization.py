@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fewbit.records.allocation import AllocationRecord
 from fewbit.records.figures import size
 from fewbit.records.manifest import Manifest, TensorEntry
 
@@ -27,6 +28,9 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
         f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} "
         f"bits per weight; the source has {manifest.source_bits_per_weight:.2f}."
     )
+    if manifest.allocation is not None:
+        for line in _allocation(manifest.allocation):
+            console.print(escape(line))
     if manifest.source.quantized:
         console.print(
             "[yellow]The source is itself quantized[/]: errors are relative to its values, not to "
@@ -46,6 +50,19 @@ def _formats(entries: Sequence[TensorEntry]) -> Table:
         total = size(sum(entry.bytes for entry in group))
         table.add_row(before, after, str(len(group)), total, *shown)
     return table
+
+
+def _allocation(found: AllocationRecord) -> list[str]:
+    """Return how the formats were chosen: the two choices that were compared, and which won."""
+    one, other = found.allocated, found.uniform
+    lines = [
+        f"Formats were chosen for {size(found.target_bytes)} ({found.counts}). On "
+        f"{found.held_out_tokens} held-out tokens, built by {found.method}, the allocated choice "
+        f"has a KL of {one.divergence:.4f} +- {one.deviation:.4f} nats at {size(one.bytes)}, the "
+        f"best uniform one ({other.what}) {other.divergence:.4f} +- {other.deviation:.4f} at "
+        f"{size(other.bytes)}; the {found.chosen} one was taken."
+    ]
+    return [*lines, *(f"{note[0].upper()}{note[1:]}." for note in found.notes)]
 
 
 def _worst(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
