@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     BOOTSTRAP = 4
     ROTATION = 5
     CALIBRATION = 6
+    TUNING = 7
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,11 +88,22 @@ class TuneResult:
     record: TuneRecord
 
 
-Progress: TypeAlias = Callable[[int, TunedPoint | None], None]
-"""Told the number of finished steps, and what was found wherever held-out windows were scored."""
+@dataclass(frozen=True)
+class TuneProgress:
+    """How far a tuning is."""
+
+    stage: Literal["source", "tuning"]
+    """Windows run through the source, or steps."""
+    done: int
+    total: int
+    point: TunedPoint | None = None
+    """What was found, where the held-out windows were just scored."""
 
 
-def unwatched(step: int, point: TunedPoint | None) -> None:
+Progress: TypeAlias = Callable[[TuneProgress], None]
+
+
+def unwatched(progress: TuneProgress) -> None:
     """Tell nobody."""
 
 

@@ -1,0 +1,130 @@
+"""KL(source || student) from final states: logits exist for a few rows at a time only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewbit.tune.memory import CHUNK
+
+_ROWS = 32
+"""Rows whose softmax is computed at once, in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """Final states with the head that makes logits of them."""
+
+    states: Tensor
+    """[rows, hidden]."""
+    table: Tensor
+    """[vocabulary, hidden], of the same type."""
+    cap: float | None = None
+    """Of the soft cap, where there is one."""
+
+    def logits(self, rows: slice) -> Tensor:
+        """Return the logits of some rows before the cap, in the states' type."""
+        return self.states[rows] @ self.table.T
+
+
+def divergence(source: Outputs, student: Outputs, shares: Tensor) -> Tensor:
+    """Return sum_r shares[r] KL(source_r || student_r) in nats, with gradients to the student.
+
+    Gradients are computed together with the value, one product each for states and table, so the
+    logits are made once; softmax is float32.
+
+    Args:
+        source: the distribution to come close to; no gradients.
+        student: [rows, ..] as the source's.
+        shares: float32 [rows], what a row counts; 0 for padding.
+    """
+    if torch.is_grad_enabled():
+        return _Divergence.apply(student.states, student.table, source, student.cap, shares)
+    return torch.dot(row_divergences(source, student), shares)
+
+
+def row_divergences(source: Outputs, student: Outputs) -> Tensor:
+    """Return KL(source_r || student_r) of every row, float32 [rows]."""
+    found = torch.empty(len(student.states))
+    for chunk in _chunks(student):
+        theirs, ours = source.logits(chunk), student.logits(chunk)
+        for rows in _parts(len(ours)):
+            log_p, log_q = (
+                _log_softmax(theirs[rows], source.cap),
+                _log_softmax(ours[rows], student.cap),
+            )
+            found[chunk][rows] = (log_p.exp() * (log_p - log_q)).sum(-1)
+    return found
+
+
+class _Divergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        table: Tensor,
+        source: Outputs,
+        cap: float | None,
+        shares: Tensor,
+    ) -> Tensor:
+        student = Outputs(states, table, cap)
+        towards_states = torch.empty_like(states)
+        towards_table = torch.zeros_like(table) if ctx.needs_input_grad[1] else None
+        total = torch.zeros(())
+        for chunk in _chunks(student):
+            theirs, ours = source.logits(chunk), student.logits(chunk)
+            for rows in _parts(len(ours)):
+                pull, kl = _pull(theirs[rows], ours[rows], source.cap, cap)
+                share = shares[chunk][rows]
+                total += torch.dot(kl, share)
+                ours[rows] = pull.mul_(share.unsqueeze(-1))
+            torch.mm(ours, table, out=towards_states[chunk])
+            if towards_table is not None:
+                towards_table.addmm_(ours.T, states[chunk])
+        ctx.save_for_backward(towards_states, towards_table)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        towards_states, towards_table = ctx.saved_tensors
+        if towards_table is not None:
+            towards_table = towards_table * gradients[0].to(towards_table.dtype)
+        return towards_states * gradients[0], towards_table, None, None, None
+
+
+def _pull(
+    theirs: Tensor, ours: Tensor, their_cap: float | None, our_cap: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of each row's divergence in the student's logits, and the divergences.
+
+    It is q - p, times the slope of the student's cap where there is one.
+    """
+    log_p, log_q = _log_softmax(theirs, their_cap), _log_softmax(ours, our_cap)
+    p = log_p.exp()
+    kl = torch.linalg.vecdot(p, log_p.sub_(log_q))
+    pull = log_q.exp_().sub_(p)
+    if our_cap is not None:
+        pull.mul_(1 - torch.tanh(ours.float() / our_cap) ** 2)
+    return pull, kl
+
+
+def _log_softmax(logits: Tensor, cap: float | None) -> Tensor:
+    logits = logits.float()
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return torch.log_softmax(logits, -1)
+
+
+def _chunks(student: Outputs) -> Iterator[slice]:
+    rows = max(1, CHUNK // len(student.table))
+    for start in range(0, len(student.states), rows):
+        yield slice(start, start + rows)
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, _ROWS):
+        yield slice(start, start + _ROWS)
