@@ -9,11 +9,16 @@ from fewbit.formats.grid import Grid
 from fewbit.formats.spec import NumberFormat
 
 
-def inverse_factor(gram: np.ndarray, order: np.ndarray, damping: float) -> np.ndarray:
-    """The upper factor U of the paper, H^-1 = U^T U, of the permuted, damped H."""
-    h = gram.astype(np.float64)[np.ix_(order, order)]
+def damped(gram: np.ndarray, damping: float, shrinkage: float) -> np.ndarray:
+    """H over its mean diagonal, its diagonal raised by parts of the mean and of itself."""
+    h = gram.astype(np.float64)
     h /= h.diagonal().mean()
-    h += damping * np.eye(len(h))
+    return h + damping * np.eye(len(h)) + shrinkage * np.diag(h.diagonal())
+
+
+def inverse_factor(h: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The upper factor U of the paper, H^-1 = U^T U, of the permuted H."""
+    h = h[np.ix_(order, order)]
     return np.linalg.cholesky(np.linalg.inv(h)).T
 
 
@@ -31,11 +36,9 @@ def nearest_column(target: np.ndarray, scale: np.ndarray, offset: np.ndarray, le
 
 def solve(
     weight: np.ndarray,
-    gram: np.ndarray,
+    h: np.ndarray,
     form: NumberFormat,
     order: np.ndarray,
-    *,
-    damping: float,
     grid: Grid | None = None,
 ) -> tuple[np.ndarray, Grid, np.ndarray]:
     """Codes, grid and margins (steps to a tie) of every weight, in natural order of columns.
@@ -45,7 +48,7 @@ def solve(
     """
     rows, columns = weight.shape
     layout = grids.layout(form, columns)
-    u = inverse_factor(gram, order, damping)
+    u = inverse_factor(h, order)
     w = weight.astype(np.float64)[:, order].copy()
     cost = 1 / u.diagonal() ** 2
     levels = np.array(layout.levels, np.float64)

@@ -11,7 +11,7 @@ from fewbit.errors import NumericalError, UnsupportedError, UsageError
 from fewbit.formats import grid as grids
 from fewbit.formats.registry import decode, parse_format
 from fewbit.methods.gptq import block_order, gptq
-from fewbit.methods.hessian import DAMPING
+from fewbit.methods.hessian import DAMPING, SHRINKAGE
 
 FORMATS = [
     *(f"int{bits}-g32" for bits in range(2, 9)),
@@ -37,9 +37,8 @@ def test_codes_are_those_of_the_oracle(name: str) -> None:
     solved = gptq(weight, statistics, form).tensor
     codes, grid = grids.split(solved)
     order = block_order(statistics.gram.diagonal(), grid.layout.block)
-    expected, _, margins = gptq_oracle.solve(
-        weight, statistics.gram, form, order, damping=DAMPING, grid=grid
-    )
+    hessian = gptq_oracle.damped(statistics.gram, DAMPING, SHRINKAGE)
+    expected, _, margins = gptq_oracle.solve(weight, hessian, form, order, grid)
     # A target is a chain of 256 float32 multiply-adds whose sum is a few steps at most: 256 * 2^-24
     # of that is 1e-4 steps. Behind a code that fell the other way the row's targets differ, so
     # rows are compared up to their first near tie.
@@ -58,7 +57,8 @@ def test_scales_are_fitted_where_the_oracle_fits_them(name: str) -> None:
     form = parse_format(name)
     solved = gptq(weight, statistics, form).tensor
     order = block_order(statistics.gram.diagonal(), grids.layout(form, COLUMNS).block)
-    codes, grid, _ = gptq_oracle.solve(weight, statistics.gram, form, order, damping=DAMPING)
+    hessian = gptq_oracle.damped(statistics.gram, DAMPING, SHRINKAGE)
+    codes, grid, _ = gptq_oracle.solve(weight, hessian, form, order)
     expected = row_objectives(weight, grids.join(codes, grid), statistics)
     # One near tie that falls the other way gives the row another solution, as good on average:
     # rows differ at random, and their mean by 1% only beyond the error of a mean over 66 rows.

@@ -194,6 +194,18 @@ def test_a_scale_beyond_fp16_is_refused_with_its_place(form):
         storable(parse_format(form), shape, scales, offsets)
 
 
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_a_width_that_no_word_divides_is_packed_to_the_last_bit(bits):
+    """Case 17: 37 codes of 3 bits take ceil(111 / 8) bytes, not 37 // (32 // 3) words."""
+    form = parse_format(f"int{bits}-row-asym")
+    weight = np.random.default_rng(15).standard_normal((3, 37), np.float32)
+    tensor = encode(weight, form)
+    assert tensor.codes.shape == (3, -(-37 * bits // 8))
+    codes, grid = split(tensor)
+    codes[:, -1] = codes.max()
+    assert same_bits(decode(join(codes, grid)), values(codes, grid))
+
+
 @pytest.mark.parametrize("name", ["f16", "fp8_e4m3-row", "int8-tensor", "int8-channel", "iq2_xs"])
 def test_formats_without_a_grid_are_named(name):
     with pytest.raises(UnsupportedError, match=f"{name} has no grid"):

@@ -6,6 +6,7 @@ import pytest
 from fewbit.errors import NumericalError, UsageError
 from fewbit.formats.registry import decode, encode, parse_format
 from fewbit.methods.scale_search import importance_of, search_scales
+from fewbit.methods.solvers import METHODS
 from fewbit.methods.statistics import InputStatistics
 
 FORMATS = ["q4_0", "q4_1", "q5_0", "q8_0", "q2_k", "q4_k", "q6_k", "iq4_xs", "int4-g32", "int3-row"]
@@ -77,6 +78,24 @@ def test_squares_beyond_float32_are_relative():
 def test_formats_without_a_choice_are_rounded(name):
     found = search_scales(weights(), statistics(), parse_format(name))
     assert np.array_equal(found.tensor.codes, encode(weights(), parse_format(name)).codes)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q5_1", "q6_k", "iq4_xs"])
+def test_least_squares_of_a_gguf_type_counts_all_weights_alike(name):
+    weight, form = weights(), parse_format(name)
+    found = decode(METHODS["mse"].solve(weight, None, form).tensor)
+    plain = decode(encode(weight, form))
+    assert np.square(found - weight).sum() <= np.square(plain - weight).sum()
+    known = statistics()
+    weighted = decode(search_scales(weight, known, form).tensor)
+    assert np.square(found - weight).sum() < np.square(weighted - weight).sum()
+
+
+@pytest.mark.parametrize("method", ["mse", "hqq", "rtn"])
+def test_data_free_methods_round_to_floats(method):
+    weight = weights()
+    found = METHODS[method].solve(weight, None, parse_format("bf16")).tensor
+    assert np.array_equal(found.codes, encode(weight, parse_format("bf16")).codes)
 
 
 def test_missing_or_broken_statistics_are_refused():

@@ -61,7 +61,8 @@ def built_in(name: str) -> Recipe:
             "<g32|g64|g128|row>[-asym][-wo], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml "
             "file."
         )
-    method, form = name.removesuffix(_WEIGHT_ONLY).split("-", 1)
+    method = max((known for known in METHODS if name.startswith(f"{known}-")), key=len)
+    form = name.removeprefix(f"{method}-").removesuffix(_WEIGHT_ONLY)
     rules = _rules(form)
     if name.endswith(_WEIGHT_ONLY):
         rules = tuple(replace(rule, activations=Activations.BF16) for rule in rules)

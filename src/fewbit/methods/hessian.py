@@ -8,6 +8,10 @@ with H = M^T M, M lower triangular, the error of a row e = w - q costs
 
 so rounding each column to its target t_j, in ascending j, is what GPTQ does, and M_jj^2 is what a
 squared error of column j costs once later columns have made up for it as well as they can.
+
+Text that a model meets later has other correlations than the calibration text, so H's diagonal is
+raised: by a part of its mean (`DAMPING`), and by a part of itself (`SHRINKAGE`), which takes the
+correlations for a little weaker than they were seen.
 """
 
 from __future__ import annotations
@@ -22,6 +26,12 @@ from fewbit.methods.statistics import InputStatistics
 
 DAMPING = 0.01
 """Added to the diagonal of H, as a part of its mean; from the GPTQ paper."""
+
+SHRINKAGE = 0.1
+"""Added to each element of the diagonal, as a part of it.
+
+Eleven matrices of SmolLM2-135M in Q4_0, calibrated on a book and code, measured on Wikipedia: the
+error falls by 2% on average, by 5 to 10% in the MLP; 0.3 of it, or 0.1 of the mean, are worse."""
 
 _MOST_DAMPING = 1e4
 """No sum of outer products needs as much: rounding errors of float32 sums lie far below."""
@@ -75,6 +85,23 @@ def mean_diagonal(statistics: InputStatistics) -> float:
     return float(statistics.gram.diagonal().mean(dtype=np.float64)) or 1.0
 
 
+def damped_diagonal(statistics: InputStatistics, damping: float = DAMPING) -> NDArray[np.float64]:
+    """Return H's raised diagonal in units of its mean, float64 [inputs]; at least `damping`."""
+    assert statistics.gram is not None
+    diagonal = statistics.gram.diagonal().astype(np.float64) / mean_diagonal(statistics)
+    raised: NDArray[np.float64] = np.maximum(diagonal, 0) * (1 + SHRINKAGE) + damping
+    return raised
+
+
+def damped_hessian(statistics: InputStatistics, damping: float = DAMPING) -> NDArray[np.float64]:
+    """Return H over its mean diagonal with the diagonal raised, float64 [inputs, inputs]."""
+    assert statistics.gram is not None
+    matrix: NDArray[np.float64] = statistics.gram.astype(np.float64)
+    matrix /= mean_diagonal(statistics)
+    np.fill_diagonal(matrix, damped_diagonal(statistics, damping))
+    return matrix
+
+
 def factorize(
     statistics: InputStatistics, order: NDArray[np.integer], damping: float = DAMPING
 ) -> Factor:
@@ -83,8 +110,8 @@ def factorize(
     Args:
         statistics: with a finite Gram matrix.
         order: a permutation of the inputs: the order they are rounded in.
-        damping: what is added to the diagonal, as a part of its mean. A column that was never
-            activated has nothing else, so no error reaches it and it is rounded to nearest.
+        damping: what is added to the diagonal at first, as a part of its mean. A column that was
+            never activated has nothing else, so no error reaches it and it is rounded to nearest.
 
     Raises:
         NumericalError: no damping makes the matrix positive definite.
@@ -120,9 +147,8 @@ def _cholesky(
     assert statistics.gram is not None
     matrix = statistics.gram[np.ix_(order, order)].astype(np.float64)
     matrix /= mean_diagonal(statistics)
-    diagonal = matrix.diagonal().copy()
     while damping <= _MOST_DAMPING:
-        np.fill_diagonal(matrix, diagonal + damping)
+        np.fill_diagonal(matrix, damped_diagonal(statistics, damping)[order])
         try:
             return np.linalg.cholesky(matrix), damping
         except np.linalg.LinAlgError:

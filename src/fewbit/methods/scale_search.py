@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fewbit.errors import UsageError
 from fewbit.formats.grid import fit, join, nearest
 from fewbit.formats.registry import is_integer
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.methods.rtn import round_to_nearest
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
@@ -47,6 +47,17 @@ def search_scales(
     statistics.require_finite()
     grid = fit(weight, form, importance_of(statistics))
     return Solution(join(nearest(weight, grid), grid), _remarks(statistics))
+
+
+def search_scales_plainly(weight: NDArray[np.float32], form: NumberFormat) -> QuantTensor:
+    """Encode with the scales of least squared error, every weight counting alike.
+
+    Raises:
+        NumericalError: a weight is not finite, or a scale beyond the format.
+        UnsupportedError, UsageError: as `grid.layout`.
+    """
+    grid = fit(weight, form)
+    return join(nearest(weight, grid), grid)
 
 
 def importance_of(statistics: InputStatistics) -> NDArray[np.float32] | None:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.formats.registry import is_integer
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.methods.clip import search_range
-from fewbit.methods.gptq import gptq
+from fewbit.methods.gptq import gptq, gptq_refined
 from fewbit.methods.hqq import half_quadratic
 from fewbit.methods.rtn import round_to_nearest
-from fewbit.methods.scale_search import search_scales
+from fewbit.methods.scale_search import search_scales, search_scales_plainly
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
 
@@ -61,7 +61,10 @@ def _nearest(
 def _least_squares(
     weight: NDArray[np.float32], statistics: InputStatistics | None, form: NumberFormat
 ) -> Solution:
-    return Solution(search_range(weight, form))
+    if isinstance(form, QuantSpec):
+        return Solution(search_range(weight, form))
+    plain = search_scales_plainly if is_integer(form) else round_to_nearest
+    return Solution(plain(weight, form))
 
 
 def _half_quadratic(
@@ -78,8 +81,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "hqq": Method(_half_quadratic),
         "imatrix": Method(search_scales, Need.DIAGONAL),
         "gptq": Method(gptq, Need.GRAM),
+        "gptq-refined": Method(gptq_refined, Need.GRAM),
     }
 )
 """`rtn`: round to nearest over the whole range; `mse`: over the range of least squared error;
 `hqq`: over the scales of least |error|^0.7; `imatrix`: of least squared error weighted by how large
-inputs are; `gptq`: column by column, each making up for the errors of those before it."""
+inputs are; `gptq`: column by column, each making up for the errors of those before it;
+`gptq-refined`: GPTQ, then codes by coordinate descent and scales in closed form (the best)."""

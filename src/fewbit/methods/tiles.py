@@ -20,11 +20,11 @@ from fewbit.formats.grid.grid import thresholds
 _T = TypeVar("_T", bound=np.generic)
 
 
-def to_tiles(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a matrix [rows, columns] as tiles, float32 [tiles, columns, 64]."""
+def to_tiles(matrix: NDArray[_T]) -> NDArray[_T]:
+    """Return a matrix [rows, columns] as tiles [tiles, columns, 64] of the same type."""
     rows, columns = matrix.shape
     whole = rows // rounding_tile_rows
-    tiles = np.zeros((-(-rows // rounding_tile_rows), columns, rounding_tile_rows), np.float32)
+    tiles = np.zeros((-(-rows // rounding_tile_rows), columns, rounding_tile_rows), matrix.dtype)
     cut = whole * rounding_tile_rows
     tiles[:whole] = matrix[:cut].reshape(whole, rounding_tile_rows, columns).transpose(0, 2, 1)
     if cut < rows:
@@ -119,6 +119,23 @@ class RowTiles:
             levels=self._levels,
             midpoints=self._midpoints,
         )
+
+    def start_from(self, codes: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
+        """Take codes, uint8 [rows, columns], and what they mean, float32, for those so far."""
+        self._codes = to_tiles(codes)
+        self.errors = self.weights - to_tiles(values)
+
+    def errors_of(self, columns: slice) -> NDArray[np.float32]:
+        """Return the errors w - q of some columns so far, float32 [rows, columns]."""
+        return from_tiles(self.errors[:, columns], self.rows)
+
+    def set_errors(self, columns: slice, errors: NDArray[np.float32]) -> None:
+        """Replace the errors of some columns: their scales changed, their codes did not."""
+        self.errors[:, columns] = to_tiles(errors)
+
+    def codes_of(self, columns: slice) -> NDArray[np.uint8]:
+        """Return the codes of some columns so far, uint8 [rows, columns]."""
+        return from_tiles(self._codes[:, columns], self.rows)
 
     @property
     def codes(self) -> NDArray[np.uint8]:

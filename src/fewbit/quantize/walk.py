@@ -177,7 +177,7 @@ def walk(
         visit(stage.cut, _input(states, stage, options))
 
 
-def _input(states: _States, stage: Stage, options: WalkOptions) -> Callable[[], InputStatistics]:
+def _input(states: _States, stage: Stage, options: WalkOptions) -> CutInput:
     if stage.cut.part is None:
         return _Statistics(states, stage, options)
     return ExpertInput(states.mixture(stage.cut.part.mixture, options), stage.cut.part)
