@@ -159,4 +159,5 @@ def test_layers_are_told_in_ranges():
     assert ranges([]) == ""
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     assert place_of("layers.12.q.weight") == ("q", 12)
+    assert place_of("layers.3.experts.15.gate.weight") == ("experts.gate", 3)
     assert place_of("head.weight") == ("head", None)

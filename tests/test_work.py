@@ -39,6 +39,24 @@ def test_operations_are_two_a_weight_and_the_head_runs_for_the_wanted_rows(tmp_p
     assert integer_operations(program, as_integer(kernels), 7, 3) == 2 * (7 * layers + 3 * head)
 
 
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_a_row_passes_the_chosen_experts_and_reads_their_share(tmp_path, name):
+    config = CONFIGS[name]
+    program, kernels = opened(tmp_path, name)
+    experts = config.get("num_local_experts") or config["num_experts"]
+    used, width = (
+        config["num_experts_per_tok"],
+        config.get("moe_intermediate_size", config["intermediate_size"]),
+    )
+    of_experts = [k for k in kernels if ".experts." in k.slot]
+    matrix = config["hidden_size"] * width
+    operations = 2 * 7 * used * 3 * matrix * config["num_hidden_layers"]
+    assert integer_operations(program, as_integer(of_experts), 7, 1) == operations
+    every, table = (sum(k.bytes for k in ks) for ks in (of_experts, kernels[:1]))
+    rest = sum(k.bytes for k in kernels) - every - table
+    assert weight_bytes(program, kernels) == rest + every * used // experts
+
+
 def test_float_kernels_do_no_integer_operations(tmp_path):
     program, kernels = opened(tmp_path, "llama")
     assert integer_operations(program, kernels, 7, 3) == 0

@@ -6,20 +6,24 @@ much of the machine is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from fractions import Fraction
 
-from fewbit.program import Attention, Embed, Linear, Program, SelectRows
+from fewbit.program import Attention, Embed, Linear, Mixture, Program, SelectRows, Slot, slots_of
 from fewbit.records.kernels import KernelRecord
 
 
 def weight_bytes(program: Program, kernels: Iterable[KernelRecord]) -> int:
-    """Return the bytes of weights that a step reads, as the kernels hold them.
+    """Return the bytes of weights that a step of one row reads, as the kernels hold them.
 
-    Of an input table that no matrix product shares only the tokens' rows are read: not counted.
+    Of an input table that no matrix product shares only the tokens' rows are read: not counted. Of
+    a mixture those of the experts that a row passes are, as large as the mean of all.
     """
     multiplied = {op.weight for op in program.ops if isinstance(op, Linear)}
     tables = {op.weight for op in program.ops if isinstance(op, Embed)} - multiplied
-    return sum(kernel.bytes for kernel in kernels if kernel.slot not in tables)
+    shares = _shares(program)
+    read = (k.bytes * shares.get(k.slot, Fraction(1)) for k in kernels if k.slot not in tables)
+    return round(sum(read))
 
 
 def cache_bytes(program: Program, position_bytes: float, context: int) -> int:
@@ -57,7 +61,24 @@ def integer_operations(
         if op.weight in integer:
             weights = program.widths[op.x] * program.widths[op.out]
             total += 2 * weights * (wanted if behind else rows)
-    return total
+    return total + _expert_operations(program, integer, rows)
+
+
+def _expert_operations(program: Program, integer: Collection[Slot], rows: int) -> int:
+    """Return those in experts: of each matrix, for the rows that pass it where all fare alike."""
+    total = Fraction(0)
+    for op in program.ops:
+        if isinstance(op, Mixture):
+            weights = program.widths[op.x] * op.width
+            rounded = sum(slot in integer for slot in slots_of(op))
+            total += 2 * weights * rounded * rows * Fraction(op.used, len(op.experts))
+    return round(total)
+
+
+def _shares(program: Program) -> dict[Slot, Fraction]:
+    """Return the share of each expert's matrices that one row reads, on average."""
+    mixtures = [op for op in program.ops if isinstance(op, Mixture)]
+    return {s: Fraction(op.used, len(op.experts)) for op in mixtures for s in slots_of(op)}
 
 
 def _linear(program: Program) -> Iterator[tuple[Linear, bool]]:

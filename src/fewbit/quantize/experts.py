@@ -32,6 +32,9 @@ _PRIOR_TOKENS = 4096
 """Tokens that an expert is run over for what its down would read of all of them: more than any
 input has directions that count, and no more than a well-fed expert sees anyway."""
 
+_HARDLY = 0.25
+"""Share of all tokens' statistics from which a remark says that few tokens reached the expert."""
+
 
 @contextlib.contextmanager
 def named(slots: Sequence[Slot]) -> Iterator[None]:
@@ -189,10 +192,7 @@ class ExpertInput:
             own = self.mixture.collected(self.part, self.mixture.reached(self.part.number))
             shared = self._shared(tokens)
         share = share_of_prior(own.count, shared)
-        remark = (
-            f"{own.count} of {int(tokens.counted.sum())} calibration tokens reached this expert; "
-            f"its statistics are {share:.1%} those of all tokens."
-        )
+        remark = _remark(own.count, int(tokens.counted.sum()), share)
         return replace(shrunk(own, shared), remarks=(remark,))
 
     def _shared(self, tokens: Tokens) -> InputStatistics:
@@ -213,3 +213,16 @@ class ExpertInput:
         if not self.part.inner:
             return x
         return self.mixture.run(self.mixture.mixture, self.part.number, x)
+
+
+def _remark(reached: int, tokens: int, share: float) -> str:
+    if reached == 0:
+        return (
+            f"None of {tokens} calibration tokens reached this expert; its statistics are those of "
+            "all tokens."
+        )
+    few = "Only " if share >= _HARDLY else ""
+    return (
+        f"{few}{reached} of {tokens} calibration tokens reached this expert; its statistics are "
+        f"{share:.1%} those of all tokens."
+    )

@@ -33,8 +33,8 @@ def _layers(kernels: Iterable[KernelRecord]) -> Table:
     table.add_column("kernel", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     for (matrix, form, kernel, note), group in groups.items():
-        layers = [layer for r in group if (layer := place_of(r.slot)[1]) is not None]
-        table.add_row(matrix, ranges(layers), str(len(group)), form, kernel, _size(group))
+        layers = {layer for r in group if (layer := place_of(r.slot)[1]) is not None}
+        table.add_row(matrix, ranges(sorted(layers)), str(len(group)), form, kernel, _size(group))
         if note:
             table.add_row("", "", "", "", f"[yellow]{escape(note)}[/]")
     everything = [record for group in groups.values() for record in group]
@@ -61,9 +61,14 @@ def _size(group: Iterable[KernelRecord]) -> str:
 
 
 def place_of(slot: str) -> tuple[str, int | None]:
-    """Return the matrix that a slot names and its layer: `layers.3.q.weight` is q of layer 3."""
+    """Return the matrix that a slot names and its layer: `layers.3.q.weight` is q of layer 3.
+
+    The experts of a layer share a name: `layers.3.experts.5.gate.weight` is experts.gate of 3.
+    """
     first, *rest = slot.removesuffix(".weight").split(".")
-    return (".".join(rest[1:]), int(rest[0])) if first == "layers" else (first, None)
+    if first != "layers":
+        return first, None
+    return ".".join(part for part in rest[1:] if not part.isdigit()), int(rest[0])
 
 
 def ranges(numbers: Sequence[int]) -> str:

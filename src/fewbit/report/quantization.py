@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from fewbit.records.figures import size
 from fewbit.records.manifest import Manifest, TensorEntry
 
 _WORST = 3
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def print_manifest(manifest: Manifest, console: Console) -> None:
@@ -24,6 +26,9 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
     for entry in manifest.tensors:
         if entry.fallback or entry.status == "absent":
             console.print(f"[yellow]{escape(entry.source)}[/]: {escape(entry.reason)}")
+    for remark, count in _remarks(manifest.tensors).items():
+        matrices = "1 matrix" if count == 1 else f"{count} matrices"
+        console.print(f"[yellow]{matrices}[/]: {escape(remark)}")
     console.print(
         f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} "
         f"bits per weight; the source has {manifest.source_bits_per_weight:.2f}."
@@ -63,6 +68,27 @@ def _allocation(found: AllocationRecord) -> list[str]:
         f"{size(other.bytes)}; the {found.chosen} one was taken."
     ]
     return [*lines, *(f"{note[0].upper()}{note[1:]}." for note in found.notes)]
+
+
+def _remarks(entries: Sequence[TensorEntry]) -> dict[str, int]:
+    """Return each kind of remark with the number of its matrices.
+
+    Remarks that differ in their numbers alone (how many tokens reached an expert, how far damping
+    was raised) are one kind; the manifest has them all.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for entry in entries:
+        for remark in entry.remarks:
+            found[_NUMBER.sub("#", remark)].append(remark)
+    return {_ranges(remarks): len(remarks) for remarks in found.values()}
+
+
+def _ranges(remarks: Sequence[str]) -> str:
+    """Return remarks that differ in numbers as one, each number from its least to its largest."""
+    columns = zip(*(_NUMBER.findall(remark) for remark in remarks), strict=True)
+    ends = [(min(column, key=float), max(column, key=float)) for column in columns]
+    shown = iter(low if low == high else f"{low} to {high}" for low, high in ends)
+    return _NUMBER.sub(lambda _: next(shown), remarks[0])
 
 
 def _worst(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
