@@ -1,13 +1,17 @@
 """The built-in recipes, by a grammar of names, and recipes of one's own in TOML.
 
 `<method>-<format>` puts every matrix of the decoder layers in `format`: int2 to int8 in groups of
-32, 64 or 128 or by row, symmetric or `-asym`, or the GGUF types q4_0 and q8_0. Input and output
-tables get more bits than the layers where these have few, because every token passes through them:
-the head (also a table shared with the input) at least 6 bits, q4_0 a head in q8_0, and a separate
-input table at least 4. Where 128 or 64 does not divide a row, the next smaller group that does is
-taken; where the 32 of a GGUF type does not, the tensor is kept; both are recorded. `rtn-fp8` puts
-every matrix in fp8_e4m3 with a scale per row. The ending `-wo` ("weight-only", of integers in
-groups or rows) has layers round their inputs to bf16 instead of int8.
+32, 64 or 128 or by row, symmetric or `-asym`, or a GGUF type. Input and output tables get more bits
+than the layers where these have few, because every token passes through them: the head (also a
+table shared with the input) at least 6 bits, and a separate input table at least 4. Of GGUF types
+the head has q6_k, or q8_0 where the layers have q4_0 or q8_0, and a separate input table what the
+layers have.
+
+Where 128 or 64 does not divide a row, the next smaller group that does is taken. Where the 256 of a
+GGUF type does not, the type of 32 that llama.cpp takes instead, and where that does not either, the
+tensor is kept. All are recorded. `rtn-fp8` puts every matrix in fp8_e4m3 with a scale per row. The
+ending `-wo` ("weight-only", of integers in groups or rows) has layers round their inputs to bf16
+instead of int8.
 """
 
 from __future__ import annotations
@@ -32,7 +36,18 @@ _WHERE = ("g32", "g64", "g128", "row")
 _ZEROS = ("", "-asym")
 _HEAD_BITS = 6
 _EMBEDDING_BITS = 4
-_BLOCK_HEADS = {"q4_0": "q8_0", "q8_0": "q8_0"}
+_BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl")
+"""GGUF types of 32 inputs a block."""
+_SUPER_BLOCKS = {
+    "q2_k": "q4_0",
+    "q3_k": "q4_0",
+    "q4_k": "q5_0",
+    "q5_k": "q5_1",
+    "q6_k": "q8_0",
+    "iq4_xs": "iq4_nl",
+}
+"""GGUF types of 256 inputs a block, and what llama.cpp takes where 256 does not divide a row."""
+_HEADS_OF_8_BITS = ("q4_0", "q8_0")
 _FP8 = "rtn-fp8"
 _WEIGHT_ONLY = "-wo"
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
@@ -42,8 +57,8 @@ _LARGEST_FILE = 1 << 20
 def built_in_names() -> tuple[str, ...]:
     """Return the name of every built-in recipe."""
     affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
-    blocks = [f"rtn-{name}" for name in _BLOCK_HEADS]
     integers = [f"{method}-{form}" for method in METHODS for form in affine]
+    blocks = [f"{method}-{form}" for method in METHODS for form in (*_BLOCKS, *_SUPER_BLOCKS)]
     return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8)
 
 
@@ -57,16 +72,21 @@ def built_in(name: str) -> Recipe:
         near = difflib.get_close_matches(name, built_in_names(), 3)
         offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
         raise UnsupportedError(
-            f"There is no recipe '{name}'; {offer} Recipes are <rtn|mse>-int<2..8>-"
-            "<g32|g64|g128|row>[-asym][-wo], rtn-q4_0, rtn-q8_0, rtn-fp8, or the path of a .toml "
-            "file."
+            f"There is no recipe '{name}'; {offer} Recipes are <method>-<format>, a method of "
+            f"{', '.join(METHODS)} and a format int<2..8>-<g32|g64|g128|row>[-asym][-wo] or "
+            f"{', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or rtn-fp8, or the path of a .toml file."
         )
-    method = max((known for known in METHODS if name.startswith(f"{known}-")), key=len)
-    form = name.removeprefix(f"{method}-").removesuffix(_WEIGHT_ONLY)
+    method = _method_of(name)
+    form = name.removesuffix(_WEIGHT_ONLY).removeprefix(f"{method}-")
     rules = _rules(form)
     if name.endswith(_WEIGHT_ONLY):
         rules = tuple(replace(rule, activations=Activations.BF16) for rule in rules)
     return Recipe(name=name, method=method, rules=rules)
+
+
+def _method_of(name: str) -> str:
+    """Return the longest method that a name begins with: gptq-refined rather than gptq."""
+    return max((m for m in METHODS if name.startswith(f"{m}-")), key=len)
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -131,7 +151,8 @@ def checked(recipe: Recipe) -> Recipe:
 def _rules(form: str) -> tuple[Rule, ...]:
     if form == _FP8.removeprefix("rtn-"):
         return tuple(Rule(role=role, format="fp8_e4m3-row") for role in Role)
-    return _block_rules(form) if form in _BLOCK_HEADS else _affine_rules(form)
+    is_block = form in _BLOCKS or form in _SUPER_BLOCKS
+    return _block_rules(form) if is_block else _affine_rules(form)
 
 
 def _affine_rules(form: str) -> tuple[Rule, ...]:
@@ -152,9 +173,12 @@ def _affine_rules(form: str) -> tuple[Rule, ...]:
 
 
 def _block_rules(form: str) -> tuple[Rule, ...]:
-    head = _BLOCK_HEADS[form]
-    return (
-        Rule(role=Role.LINEAR, format=form, fallback=(KEEP,)),
-        Rule(role=Role.EMBEDDING, format=form, fallback=(KEEP,)),
-        Rule(role=Role.HEAD, format=head, fallback=(KEEP,)),
+    head = "q8_0" if form in _HEADS_OF_8_BITS else "q6_k"
+    roles = {Role.LINEAR: form, Role.EMBEDDING: form, Role.HEAD: head}
+    return tuple(
+        Rule(role=role, format=name, fallback=_block_fallback(name)) for role, name in roles.items()
     )
+
+
+def _block_fallback(form: str) -> tuple[str, ...]:
+    return (_SUPER_BLOCKS[form], KEEP) if form in _SUPER_BLOCKS else (KEEP,)

@@ -1,10 +1,10 @@
 """Solving every matrix of a plan against the inputs that calibration text brings it.
 
-The input table is rounded first, without statistics: all inputs that the layers are solved for
-already carry its error. A table that is also the head is solved again at the end, against the final
-norm's output, and that one is written. Its second rounding errs about as much as the first, which
-is all that the layers' statistics depend on, and the other order would need a run of the whole
-model before the first layer.
+The input table is rounded first, without statistics, so that the inputs that layers are solved for
+carry its error. A table that is also the head is rounded to nearest there, and solved at the end
+against the final norm's output; that one is written, and both ops use it. It errs about as much as
+the first, which is all that the layers' statistics depend on, and the other order would need a run
+of the whole model before the first layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fewbit.program import Embed, Slot
 from fewbit.quantize.bound import BoundModel
 from fewbit.quantize.planning import QuantizationPlan
 from fewbit.quantize.resume import SolvedStore
-from fewbit.quantize.solving import Solved, solve_alone, solve_with
+from fewbit.quantize.solving import Solved, solve, solve_alone, solve_with
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
 from fewbit.runtime.native import thread_pool
@@ -77,7 +77,14 @@ class _Walker:
         for slot in self._tables:
             if slot in self._of:
                 self._solving.progress(0, len(self._cuts), slot)
-                self._take(slot, solve_alone(self._planned, self._of[slot]))
+                self._take(slot, self._table(slot))
+
+    def _table(self, slot: Slot) -> Solved:
+        if all(slot not in cut.slots for cut in self._cuts):
+            return solve_alone(self._planned, self._of[slot])
+        tensor = self._of[slot]
+        stored = self._planned.source.read(slot)
+        return solve(stored, tensor.format, "rtn", tensor.source.name)
 
     def visit(self, cut: Cut, statistics: Callable[[], InputStatistics]) -> None:
         """Solve the matrices of a cut, unless they are there from an earlier run."""

@@ -22,7 +22,7 @@ from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.collect import Collector
 from fewbit.errors import UsageError
 from fewbit.methods.statistics import InputStatistics
-from fewbit.program import Buffer, Linear, Mixture, Program, RopeTable, Slot
+from fewbit.program import OUTSIDE, Buffer, Linear, Mixture, Program, RopeTable, Slot
 from fewbit.quantize.experts import ExpertInput, MixtureInput, Part, Tokens, named, parts
 from fewbit.records.figures import size
 from fewbit.runtime.native import Pool
@@ -46,6 +46,11 @@ class Cut:
     layers: tuple[Linear, ...]
     part: Part | None = None
     """Where they are matrices of one expert: which, of the mixture at `index`."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether it lies in a decoder layer, not before the head."""
+        return self.layers[0].layer != OUTSIDE
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -129,8 +134,9 @@ def stages(program: Program, rows: int, room: int = ROOM) -> tuple[Stage, ...]:
     found = cuts(program)
     live = {index: _live(program, index) for index in {cut.index for cut in found}}
     needed = [4 * rows * _width(program, live[cut.index]) for cut in found]
-    of_experts = [taken for cut, taken in zip(found, needed, strict=True) if cut.part]
-    least = max(of_experts, default=min(needed))
+    both = list(zip(found, needed, strict=True))
+    of_experts = [taken for cut, taken in both if cut.part]
+    least = max(of_experts, default=min(taken for cut, taken in both if cut.inside))
     if least > room:
         raise UsageError(
             f"The hidden states of {rows} calibration tokens take {size(least)} at least, "
