@@ -24,8 +24,8 @@ def test_every_built_in_recipe_names_real_formats(name):
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == len(METHODS) * 7 * 4 * 2 * 2 + 3
-    for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "rtn-q4_0"):
+    assert len(names) == len(set(names)) == len(METHODS) * (7 * 4 * 2 * 2 + 12) + 1
+    for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "gptq-q4_k"):
         assert name in names
 
 
@@ -38,11 +38,31 @@ def test_every_combination_of_the_grammar_is_there():
         ("mse-int5-g64", "int5-g64", "int5-g64", "int6-g64"),
         ("rtn-q4_0", "q4_0", "q4_0", "q8_0"),
         ("rtn-q8_0", "q8_0", "q8_0", "q8_0"),
+        ("imatrix-q4_1", "q4_1", "q4_1", "q6_k"),
+        ("gptq-q3_k", "q3_k", "q3_k", "q6_k"),
+        ("gptq-iq4_xs", "iq4_xs", "iq4_xs", "q6_k"),
         ("rtn-fp8", "fp8_e4m3-row", "fp8_e4m3-row", "fp8_e4m3-row"),
     ],
 )
 def test_tables_get_at_least_their_bits(name, linear, embedding, head):
     assert [rule.format for rule in built_in(name).rules] == [linear, embedding, head]
+
+
+@pytest.mark.parametrize(
+    ("name", "fallback"),
+    [
+        ("q2_k", "q4_0"),
+        ("q3_k", "q4_0"),
+        ("q4_k", "q5_0"),
+        ("q5_k", "q5_1"),
+        ("q6_k", "q8_0"),
+        ("iq4_xs", "iq4_nl"),
+    ],
+)
+def test_a_block_of_256_falls_back_to_the_type_that_llama_cpp_takes(name, fallback):
+    linear, _, head = built_in(f"rtn-{name}").rules
+    assert linear.fallback == (fallback, KEEP)
+    assert head.fallback == ("q8_0", KEEP)
 
 
 def test_a_group_falls_back_to_smaller_ones():
@@ -53,7 +73,7 @@ def test_a_group_falls_back_to_smaller_ones():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("rtn-int4-g23", "rtn-int4-g32"), ("rtn-q4_1", "rtn-q4_0"), ("int4-g32", "rtn-int4-g32")],
+    [("rtn-int4-g23", "rtn-int4-g32"), ("rtn-q4_2", "rtn-q4_1"), ("int4-g32", "rtn-int4-g32")],
 )
 def test_an_unknown_recipe_has_near_matches(name, near):
     with pytest.raises(UnsupportedError, match=near):
