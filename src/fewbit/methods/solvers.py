@@ -11,7 +11,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.formats.grid import fit, join, nearest
 from fewbit.formats.registry import is_integer
 from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.methods.clip import search_range
