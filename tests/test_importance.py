@@ -133,6 +133,21 @@ def test_statistics_have_the_means_that_were_counted():
     assert not unreached.squares.any()
 
 
+def test_an_expert_that_nothing_reached_has_a_prior_and_the_others_keep_theirs():
+    sums = np.random.default_rng(0).gamma(1, 9, (3, 32)).astype(np.float32)
+    sums[1] = 0
+    moe = Importance(sums, np.array([30_000, 0, 90_000]))
+    idle, busy = moe.blended(1), moe.blended(2)
+    mean = sums.sum(axis=0) / 120_000
+    assert np.allclose(idle.squares / idle.count, mean)
+    assert np.allclose(busy.squares / busy.count, sums[2] / 90_000, rtol=1e-2)
+    assert "No calibration token reached this expert" in idle.remarks[0]
+    assert "90000 calibration tokens reached this expert" in busy.remarks[0]
+    nothing = Importance(np.zeros((2, 8), np.float32), np.array([0, 0])).blended(1)
+    assert nothing.count == 0
+    assert not nothing.squares.any()
+
+
 def test_experts_must_divide():
     with pytest.raises(UsageError, match="1 x 64 values does not divide into 3 experts"):
         matrix().entries[DENSE].with_experts(3)

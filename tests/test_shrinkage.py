@@ -39,6 +39,9 @@ def test_an_expert_that_nothing_reached_has_the_mean_of_all():
     assert np.allclose(found.gram / found.count, shared.gram / 500, rtol=1e-6)
     assert np.array_equal(found.largest, shared.largest)
     found.require_finite()
+    assert found.remarks == (
+        "No calibration token reached this expert; its statistics are those of all tokens.",
+    )
 
 
 def test_the_share_of_all_falls_with_the_count_and_vanishes():
@@ -50,6 +53,9 @@ def test_the_share_of_all_falls_with_the_count_and_vanishes():
     own = statistics_of(rows(10**5, FLAT * 2, 1))
     found = shrunk(own, shared)
     assert np.allclose(found.gram / found.count, own.gram / own.count, atol=2e-2)
+    assert found.remarks[0].startswith("100000 calibration tokens reached this expert; its stat")
+    few = shrunk(statistics_of(rows(9, FLAT, 1)), shared)
+    assert few.remarks[0].startswith("Only 9 calibration tokens reached this expert")
 
 
 def test_the_prior_counts_the_directions_that_carry_the_input():

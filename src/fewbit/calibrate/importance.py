@@ -12,6 +12,7 @@ without data; how many experts there are stands nowhere, so such an entry has on
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from fewbit.checkpoint.mapped import quoted
 from fewbit.errors import BadFileError, MissingError, UsageError
 from fewbit.formats.registry import F32, decode
 from fewbit.formats.spec import QuantTensor
+from fewbit.methods.shrinkage import shrunk
 from fewbit.methods.statistics import InputStatistics
 
 _SUMS = ".in_sum2"
@@ -83,6 +85,17 @@ class Importance:
             largest=magnitude.astype(np.float32),
             absolute=magnitude * count,
         )
+
+    def blended(self, expert: int) -> InputStatistics:
+        """Return what is known of an expert's inputs, with a share of what is known of all's.
+
+        So an expert that nothing reached has a prior and the others keep what they have; its
+        `remarks` say how many tokens reached it. Where nothing reached any expert, there is nothing
+        to blend, and squares are 0.
+        """
+        each = [self.statistics(number) for number in range(len(self.counts))]
+        shared = functools.reduce(InputStatistics.plus, each)
+        return each[expert] if shared.count == 0 else shrunk(each[expert], shared)
 
 
 @dataclass(frozen=True, eq=False)

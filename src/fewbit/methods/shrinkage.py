@@ -26,6 +26,9 @@ import numpy as np
 
 from fewbit.methods.statistics import InputStatistics
 
+_HARDLY = 0.25
+"""Share of all tokens' statistics from which a remark says that few tokens reached the expert."""
+
 
 def prior_rows(shared: InputStatistics) -> int:
     """Return k, how many rows the statistics of all tokens stand for: from 2 to inputs + 1.
@@ -48,6 +51,8 @@ def share_of_prior(count: int, shared: InputStatistics) -> float:
 def shrunk(own: InputStatistics, shared: InputStatistics) -> InputStatistics:
     """Return an expert's statistics with `prior_rows` average rows of all tokens among them.
 
+    A remark says how many rows were the expert's own.
+
     Args:
         own: of the rows that reached the expert; there may be none.
         shared: of all tokens' rows of the same input, at least one.
@@ -64,4 +69,15 @@ def shrunk(own: InputStatistics, shared: InputStatistics) -> InputStatistics:
         largest=((1 - share) * own.largest + share * shared.largest).astype(np.float32),
         absolute=own.absolute + factor * shared.absolute,
         gram=gram,
+        remarks=(_remark(own.count, share),),
+    )
+
+
+def _remark(reached: int, share: float) -> str:
+    if reached == 0:
+        return "No calibration token reached this expert; its statistics are those of all tokens."
+    few = "Only " if share >= _HARDLY else ""
+    return (
+        f"{few}{reached} calibration tokens reached this expert; its statistics are {share:.1%} "
+        "those of all tokens."
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeAlias
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fewbit.calibrate.collect import Collector
 from fewbit.errors import NumericalError
-from fewbit.methods.shrinkage import share_of_prior, shrunk
+from fewbit.methods.shrinkage import shrunk
 from fewbit.methods.statistics import InputStatistics
 from fewbit.program import Buffer, GatedActivation, Linear, Mixture, Op, Program, Slot
 from fewbit.runtime.mixture import route
@@ -31,9 +31,6 @@ Rows: TypeAlias = NDArray[np.float32]
 _PRIOR_TOKENS = 4096
 """Tokens that an expert is run over for what its down would read of all of them: more than any
 input has directions that count, and no more than a well-fed expert sees anyway."""
-
-_HARDLY = 0.25
-"""Share of all tokens' statistics from which a remark says that few tokens reached the expert."""
 
 
 @contextlib.contextmanager
@@ -191,9 +188,7 @@ class ExpertInput:
         with named([op.weight for op in self.part.layers]):
             own = self.mixture.collected(self.part, self.mixture.reached(self.part.number))
             shared = self._shared(tokens)
-        share = share_of_prior(own.count, shared)
-        remark = _remark(own.count, int(tokens.counted.sum()), share)
-        return replace(shrunk(own, shared), remarks=(remark,))
+        return shrunk(own, shared)
 
     def _shared(self, tokens: Tokens) -> InputStatistics:
         if not self.part.inner:
@@ -213,16 +208,3 @@ class ExpertInput:
         if not self.part.inner:
             return x
         return self.mixture.run(self.mixture.mixture, self.part.number, x)
-
-
-def _remark(reached: int, tokens: int, share: float) -> str:
-    if reached == 0:
-        return (
-            f"None of {tokens} calibration tokens reached this expert; its statistics are those of "
-            "all tokens."
-        )
-    few = "Only " if share >= _HARDLY else ""
-    return (
-        f"{few}{reached} of {tokens} calibration tokens reached this expert; its statistics are "
-        f"{share:.1%} those of all tokens."
-    )
