@@ -29,6 +29,8 @@ class TransformedSource(ModelSource):
     """In the order they are applied."""
     edits: Mapping[Slot, tuple[Edit, ...]] = field(default_factory=dict)
     """What happens to the tensor of each touched slot."""
+    origin: ModelSource | None = None
+    """The source without transforms."""
 
     def info(self, slot: Slot) -> TensorInfo:
         """Return what is stored for a slot; format and size of a touched one are those it gets."""
@@ -56,6 +58,7 @@ def transformed(source: ModelSource, transforms: Sequence[Transform]) -> Transfo
     """
     before = source.transforms if isinstance(source, TransformedSource) else ()
     edits = dict(source.edits) if isinstance(source, TransformedSource) else {}
+    origin = source.origin if isinstance(source, TransformedSource) else source
     plain = {f.name: getattr(source, f.name) for f in fields(ModelSource)}
     for transform in transforms:
         if isinstance(transform, RotateResidual) and transform.untied:
@@ -64,4 +67,5 @@ def transformed(source: ModelSource, transforms: Sequence[Transform]) -> Transfo
             edits["head.weight"] = edits.get("embed.weight", ())
         for slot, new in transform.edits().items():
             edits[slot] = (*edits.get(slot, ()), *new)
-    return TransformedSource(**plain, transforms=(*before, *transforms), edits=edits)
+    after = (*before, *transforms)
+    return TransformedSource(**plain, transforms=after, edits=edits, origin=origin)

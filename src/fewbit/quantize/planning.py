@@ -13,10 +13,12 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, is_integer, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat
-from fewbit.model.families import expert_of, is_router
+from fewbit.model.families import expert_of, gguf_name, is_router
 from fewbit.model.gguf import ROPE_DIVISORS
+from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
+from fewbit.quantize.transforming import outline
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Status
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
@@ -90,7 +92,7 @@ class QuantizationPlan:
     @property
     def source_bytes(self) -> int:
         """Bytes of all tensors of the source."""
-        return sum(tensor.source.nbytes for tensor in self.tensors)
+        return sum(info.nbytes for info in self.source.checkpoint.tensors.values())
 
     @property
     def bits_per_weight(self) -> float:
@@ -101,7 +103,13 @@ class QuantizationPlan:
     @property
     def source_bits_per_weight(self) -> float:
         """Bits over weights of the source."""
-        return 8 * self.source_bytes / sum(tensor.weights for tensor in self.tensors)
+        shapes = [info.matrix_shape for info in self.source.checkpoint.tensors.values()]
+        return 8 * self.source_bytes / sum(rows * columns for rows, columns in shapes)
+
+    @property
+    def formats(self) -> dict[Slot, NumberFormat]:
+        """The format of every matrix that is quantized."""
+        return {t.slot: t.format for t in self.tensors if t.slot and t.status == "quantized"}
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -125,15 +133,23 @@ def plan(
 
     A matrix gets the format of the first rule that fits it; it is kept where no rule does, where
     the rule says so, and where the source already stores it in at most as many bytes. Vectors are
-    kept. A tied table counts as the head.
+    kept. A tied table counts as the head. With transforms, the plan's source is the outline of what
+    they will leave: tensors they touch are in float32 where they are kept.
 
     Raises:
         UsageError: a pattern fits no matrix, a group divides no row and no fallback does, or
             nothing would change.
         UnsupportedError: the container cannot hold a format or cannot be made from this source, or
-            a tensor to be quantized cannot be decoded.
+            a tensor to be quantized cannot be decoded, or a transform cannot be applied.
     """
     _check_container(source, recipe, container)
+    planned = _plan(source, recipe, container)
+    if not recipe.transforms:
+        return planned
+    return _plan(outline(source, recipe.transforms, planned.formats), recipe, container)
+
+
+def _plan(source: ModelSource, recipe: Recipe, container: Container) -> QuantizationPlan:
     planner = _Planner(source, recipe, container, _roles(source))
     _check_patterns(planner)
     _check_division(planner)
@@ -183,7 +199,7 @@ class _Planner:
         """
         parts = [slot for slot in slots if self.source.slots[slot].rows is not None]
         if not parts:
-            return [self.planned(info, slots[-1] if slots else None)]
+            return [self.planned(info, slot) for slot in slots or (None,)]
         found = [self.planned(self.source.info(slot), slot) for slot in parts]
         if self.container is Container.GGUF:
             _require_one_format(self.recipe, info.name, found)
@@ -205,9 +221,9 @@ class _Planner:
         why = f"{rule.format} does not divide {info.shape[-1]} columns" if missed else ""
         if name == KEEP:
             return self._kept(info, slot, why or "the recipe keeps it", missed)
-        form = parse_format(name)
-        if info.nbytes <= encoded_bytes(form, info.matrix_shape):
-            return self._kept(info, slot, _not_smaller(info, form))
+        form, stored = parse_format(name), self.source.info(slot)
+        if stored.nbytes <= encoded_bytes(form, info.matrix_shape):
+            return self._kept(info, slot, _not_smaller(stored, form))
         return self._quantized(info, slot, form, missed, why)
 
     def rule(self, slot: Slot) -> Rule | None:
@@ -253,16 +269,19 @@ class _Planner:
     def _kept_format(self, info: TensorInfo, slot: Slot) -> NumberFormat:
         """Return the format a kept tensor has in the artefact.
 
-        Vectors of a GGUF file become float32 where an offset is taken out or their elements move.
+        Vectors of a GGUF file become float32 where an offset is taken out or their elements move,
+        and so does what a transform touches.
         """
+        if isinstance(self.source, TransformedSource) and slot in self.source.edits:
+            return F32
         stored = self.source.slots[slot]
         moved = bool(stored.offset) or (stored.order is not None and len(info.shape) < 2)
         return F32 if moved and self.container is Container.FEWBIT else info.format
 
     def _stored_name(self, info: TensorInfo, slot: Slot) -> str:
-        if self.container is Container.GGUF:
-            return info.name
-        return self.source.huggingface_name(slot)
+        if self.container is not Container.GGUF:
+            return self.source.huggingface_name(slot)
+        return gguf_name(slot) if slot == "head.weight" else info.name
 
     def _outside(self, info: TensorInfo) -> PlannedTensor:
         """Plan a tensor without a slot: kept where names agree, otherwise declared absent."""

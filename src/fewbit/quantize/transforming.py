@@ -8,6 +8,7 @@ because a rescale of one leaves the inputs at the others as they were.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from fewbit.model.decoder import build_program
 from fewbit.model.residual import rotate_residual
 from fewbit.model.sites import Site, SiteKind, rescale_sites
 from fewbit.model.transformed import TransformedSource, transformed
-from fewbit.model.transforms import Rescale, RotateHeads, Transform
+from fewbit.model.transforms import Edit, Rescale, RotateHeads, Transform
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantize.bound import BoundModel
@@ -264,3 +265,22 @@ def _consumers(source: ModelSource, site: Site, formats: Formats) -> list[Consum
 
 def _channels(site: Site) -> NDArray[np.intp]:
     return site.spread(np.arange(site.width, dtype=np.float64)).astype(np.intp)
+
+
+def fingerprints(source: ModelSource) -> list[str]:
+    """Return the hash of what happens to each touched slot, as `slot hash`.
+
+    Work that was stopped goes on only where the search found the same factors again.
+    """
+    if not isinstance(source, TransformedSource):
+        return []
+    return [f"{slot} {_digest(edits)}" for slot, edits in source.edits.items()]
+
+
+def _digest(edits: Sequence[Edit]) -> str:
+    running = hashlib.sha256()
+    for edit in edits:
+        running.update(type(edit).__name__.encode())
+        for value in vars(edit).values():
+            running.update(np.asarray(value, np.float64).tobytes())
+    return running.hexdigest()

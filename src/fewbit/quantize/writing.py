@@ -254,7 +254,9 @@ def _config(source: ModelSource) -> dict[str, Any]:
     """Return config.json, which must give back the same model."""
     facts = source.checkpoint.facts
     if isinstance(facts, HuggingFaceFacts):
-        return dict(facts.config)
+        tied = from_huggingface(facts.config).tied
+        untied = {"tie_word_embeddings": False} if tied and not source.config.tied else {}
+        return {**facts.config, **untied}
     config = to_huggingface(source.config)
     if not _same_model(from_huggingface(config), source.config):
         raise UnsupportedError(
