@@ -140,7 +140,9 @@ def test_an_expert_that_nothing_reached_has_a_prior_and_the_others_keep_theirs()
     idle, busy = moe.blended(1), moe.blended(2)
     mean = sums.sum(axis=0) / 120_000
     assert np.allclose(idle.squares / idle.count, mean)
-    assert np.allclose(busy.squares / busy.count, sums[2] / 90_000, rtol=1e-2)
+    # At most 33 average rows of all stand beside 90,000 of its own.
+    moved = np.abs(busy.squares / busy.count - sums[2] / 90_000)
+    assert (moved <= 33 / 90_000 * (mean + sums[2] / 90_000)).all()
     assert "No calibration token reached this expert" in idle.remarks[0]
     assert "90000 calibration tokens reached this expert" in busy.remarks[0]
     nothing = Importance(np.zeros((2, 8), np.float32), np.array([0, 0])).blended(1)
