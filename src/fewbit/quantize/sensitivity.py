@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fewbit.errors import UnsupportedError
 from fewbit.formats.grid import fit, nearest, values
-from fewbit.formats.registry import F32, decode, decode_rows, encode, parse_format
+from fewbit.formats.registry import BF16, decode, decode_rows, encode, parse_format
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import ModelSource
@@ -187,17 +187,23 @@ def format_errors(
 
 
 def _rounded(source: ModelSource, slot: Slot) -> tuple[QuantTensor, NDArray[np.float64]]:
-    """Return a matrix as floats on the probe's grid, and the squared error of each column."""
+    """Return a matrix as floats on the probe's grid, and the squared error of each column.
+
+    The floats are bf16: that rounding is 2^-9 of a value where the grid's is some hundredths of a
+    group's largest, so its square is a thousandth of the error, and it is in the error returned.
+    """
     tensor = source.read(slot)
     rows, columns = tensor.shape
     errors = np.zeros(columns)
-    pieces = []
-    for start in range(0, rows, max(1, _PIECE // columns)):
-        weight = decode_rows(tensor, slice(start, start + max(1, _PIECE // columns)))
-        rounded = decode(encode(weight, parse_format(PROBE)))
-        errors += _column_errors(weight, rounded)
-        pieces.append(encode(rounded, F32).codes)
-    return QuantTensor(F32, tensor.shape, np.concatenate(pieces)), errors
+    codes = np.empty((rows, BF16.row_bytes(columns)), np.uint8)
+    step = max(1, _PIECE // columns)
+    for start in range(0, rows, step):
+        piece = slice(start, start + step)
+        weight = decode_rows(tensor, piece)
+        floats = encode(decode(encode(weight, parse_format(PROBE))), BF16)
+        errors += _column_errors(weight, decode(floats))
+        codes[piece] = floats.codes
+    return QuantTensor(BF16, tensor.shape, codes), errors
 
 
 def _nearest(
