@@ -17,16 +17,24 @@ def test_every_built_in_recipe_names_real_formats(name):
         for form in (rule.format, *rule.fallback):
             assert form == KEEP or parse_format(form).name == form
     if name != "rtn-fp8":
-        assert name.removesuffix("-wo") == f"{recipe.method}-{recipe.rules[0].format}"
+        start = "awq" if recipe.transforms else recipe.method
+        assert name.removesuffix("-wo") == f"{start}-{recipe.rules[0].format}"
     weight_only = Activations.BF16 if name.endswith("-wo") else Activations.INT8
     assert {rule.activations for rule in recipe.rules} == {weight_only}
 
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == len(METHODS) * (7 * 4 * 2 * 2 + 12) + 1
+    assert len(names) == len(set(names)) == (len(METHODS) + 1) * (7 * 4 * 2 * 2 + 12) + 1
     for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "gptq-q4_k"):
         assert name in names
+
+
+def test_awq_rescales_before_scales_are_searched():
+    recipe = built_in("awq-int4-g128")
+    assert recipe.transforms == ("awq",)
+    assert recipe.method == "imatrix"
+    assert not any(built_in(f"{method}-int4-g128").transforms for method in METHODS)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ Where 128 or 64 does not divide a row, the next smaller group that does is taken
 GGUF type does not, the type of 32 that llama.cpp takes instead, and where that does not either, the
 tensor is kept. All are recorded. `rtn-fp8` puts every matrix in fp8_e4m3 with a scale per row. The
 ending `-wo` ("weight-only", of integers in groups or rows) has layers round their inputs to bf16
-instead of int8.
+instead of int8. `awq-<format>` rescales channels by AWQ's search, then searches scales weighted by
+the importance of inputs (the method `imatrix`, in the place of the paper's clipping).
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ _SUPER_BLOCKS = {
 _HEADS_OF_8_BITS = ("q4_0", "q8_0")
 _FP8 = "rtn-fp8"
 _WEIGHT_ONLY = "-wo"
+_AWQ = "awq-"
+_AWQ_METHOD = "imatrix"
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
 _LARGEST_FILE = 1 << 20
 
@@ -57,8 +60,9 @@ _LARGEST_FILE = 1 << 20
 def built_in_names() -> tuple[str, ...]:
     """Return the name of every built-in recipe."""
     affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
-    integers = [f"{method}-{form}" for method in METHODS for form in affine]
-    blocks = [f"{method}-{form}" for method in METHODS for form in (*_BLOCKS, *_SUPER_BLOCKS)]
+    starts = (*METHODS, _AWQ.removesuffix("-"))
+    integers = [f"{start}-{form}" for start in starts for form in affine]
+    blocks = [f"{start}-{form}" for start in starts for form in (*_BLOCKS, *_SUPER_BLOCKS)]
     return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8)
 
 
@@ -73,15 +77,17 @@ def built_in(name: str) -> Recipe:
         offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <method>-<format>, a method of "
-            f"{', '.join(METHODS)} and a format int<2..8>-<g32|g64|g128|row>[-asym][-wo] or "
-            f"{', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or rtn-fp8, or the path of a .toml file."
+            f"{', '.join(METHODS)} (or awq) and a format int<2..8>-<g32|g64|g128|row>[-asym][-wo] "
+            f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or rtn-fp8, or the path of a .toml file."
         )
-    method = _method_of(name)
-    form = name.removesuffix(_WEIGHT_ONLY).removeprefix(f"{method}-")
+    transforms = ("awq",) if name.startswith(_AWQ) else ()
+    solved = f"{_AWQ_METHOD}-{name.removeprefix(_AWQ)}" if transforms else name
+    method = _method_of(solved)
+    form = solved.removesuffix(_WEIGHT_ONLY).removeprefix(f"{method}-")
     rules = _rules(form)
     if name.endswith(_WEIGHT_ONLY):
         rules = tuple(replace(rule, activations=Activations.BF16) for rule in rules)
-    return Recipe(name=name, method=method, rules=rules)
+    return Recipe(name=name, method=method, rules=rules, transforms=transforms)
 
 
 def _method_of(name: str) -> str:
