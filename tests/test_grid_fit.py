@@ -78,7 +78,7 @@ def test_one_scale_is_nearly_the_best_of_all(name):
     importance = importances(32 * 3)
     weight /= np.abs(weight.reshape(-1, 32)).max(axis=1).repeat(32)
     truth = exhaustive(weight, name, importance)
-    # Lloyd's minimum from the best of 28 starts; a group of three may miss the global one.
+    # Lloyd's minimum from the best of 18 starts; a group of three may miss the global one.
     assert error(weight, fit(weight, parse_format(name), importance), importance) <= 1.05 * truth
 
 

