@@ -40,6 +40,22 @@ def test_json_in_a_file_beside_the_table(folder, tmp_path, capsys):
     assert "parameters" in capsys.readouterr().out
 
 
+def test_a_mixture_says_its_experts_and_its_kernels_share_a_line(tmp_path, capsys):
+    config = CONFIGS["qwen3-moe-sparse"]  # of 4 layers one has experts
+    folder = write_huggingface(tmp_path / "moe", config, random_weights(config))
+    assert app.run(["inspect", str(folder)]) == 0
+    assert "3 of 8 experts of 32 in 1 of 4 layers, MLP 96" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert app.run(["inspect", str(folder), "--kernels"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "experts." in line]
+    assert [line[:3] for line in lines] == [
+        ["experts.gate", "1", "8"],
+        ["experts.up", "1", "8"],
+        ["experts.down", "1", "8"],
+    ]
+
+
 def test_bad_input_is_one_line_and_2(folder, capsys):
     config = json.loads((folder / "config.json").read_text())
     for change in ({"architectures": ["X"]}, {"hidden_size": -1}, {"num_hidden_layers": 4}):

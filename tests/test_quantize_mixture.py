@@ -244,6 +244,7 @@ def test_a_rounded_router_is_refused(tmp_path):
         ({"num_experts_per_tok": 5}, BadFileError, "pass through 5 of 4 experts"),
         ({"num_experts_per_tok": 0}, BadFileError, "num_experts_per_tok is 0"),
         ({"num_local_experts": "many"}, BadFileError, "num_local_experts is 'many'"),
+        ({"num_local_experts": 4096, "num_hidden_layers": 4096}, UnsupportedError, "up to 65536"),
         ({"n_shared_experts": 1}, UnsupportedError, "n_shared_experts is 1"),
     ],
 )

@@ -13,6 +13,7 @@ LAYER_LIMIT = 1 << 12
 HEAD_LIMIT = 1 << 12
 HEAD_DIM_LIMIT = 1 << 12
 EXPERT_LIMIT = 1 << 12
+EXPERTS_LIMIT = 1 << 16
 VOCABULARY_LIMIT = 1 << 24
 CONTEXT_LIMIT = 1 << 30
 THETA_LEAST, THETA_LIMIT = 2.0, 1e12
@@ -92,11 +93,8 @@ class ModelConfig:
                 f"The configuration describes {len(self.windows)} layers' attention but the model "
                 f"has {self.layers} layers; it is damaged."
             )
-        if self.mixture is not None and self.mixture.used > self.mixture.experts:
-            raise BadFileError(
-                f"A token is to pass through {self.mixture.used} of {self.mixture.experts} "
-                "experts; there must be at least as many, so the configuration is damaged."
-            )
+        if self.mixture is not None:
+            _check_mixture(self.mixture)
 
     @property
     def query_width(self) -> int:
@@ -117,3 +115,16 @@ class ModelConfig:
         if self.local_rope is not None and self.windows[layer] is not None:
             return self.local_rope
         return self.rope
+
+
+def _check_mixture(mixture: MixtureConfig) -> None:
+    if mixture.used > mixture.experts:
+        raise BadFileError(
+            f"A token is to pass through {mixture.used} of {mixture.experts} experts; there must "
+            "be at least as many, so the configuration is damaged."
+        )
+    if mixture.experts * sum(mixture.layers) > EXPERTS_LIMIT:
+        raise UnsupportedError(
+            f"The model has {mixture.experts} experts in each of {sum(mixture.layers)} layers; "
+            f"supported are up to {EXPERTS_LIMIT} in all layers together."
+        )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.errors import FewbitError, KernelError
 from fewbit.model.binding import is_vector
+from fewbit.model.config import MixtureConfig
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import ModelSource
 from fewbit.records.kernels import KernelRecord
@@ -45,6 +46,17 @@ def model_facts(source: ModelSource) -> ModelFacts:
     )
 
 
+def _mixture_facts(mixture: MixtureConfig | None) -> dict[str, int]:
+    if mixture is None:
+        return {}
+    return {
+        "experts": mixture.experts,
+        "experts_used": mixture.used,
+        "expert_width": mixture.width,
+        "mixture_layers": sum(mixture.layers),
+    }
+
+
 def quantized_formats(source: ModelSource) -> tuple[str, ...]:
     """Return the formats under 16 bits per weight that matrices are stored in, sorted."""
     infos = [source.info(slot) for slot in source.slots if not is_vector(slot)]
@@ -73,6 +85,7 @@ def inspect_model(
         vocabulary=config.vocabulary,
         context=config.context,
         tied=config.tied,
+        **_mixture_facts(config.mixture),
         windowed_layers=sum(window is not None for window in config.windows),
         chat_template=chat_template_of(source) is not None,
         tokenizer=None if tokenizer is None else tokenizer_facts(tokenizer),

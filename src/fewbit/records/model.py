@@ -55,6 +55,13 @@ class Inspection(Record, frozen=True, kw_only=True):
     context: int
     tied: bool
     """One table serves as embedding and head."""
+    experts: int = 0
+    """Of each layer with a mixture; 0 for a dense model."""
+    experts_used: int = 0
+    """Experts that a token passes through."""
+    expert_width: int = 0
+    mixture_layers: int = 0
+    """Layers with a mixture in place of the MLP."""
     windowed_layers: int
     """Layers whose attention reaches back only so far."""
     chat_template: bool

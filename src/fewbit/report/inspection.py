@@ -38,12 +38,24 @@ def _model_rows(inspection: Inspection) -> list[tuple[str, str]]:
     return [
         ("path", facts.path),
         ("architecture", facts.architecture),
-        ("layers", f"{i.layers}, {i.hidden} wide, MLP {i.intermediate}, {heads}"),
+        ("layers", f"{i.layers}, {i.hidden} wide, {_mlp(i)}, {heads}"),
         ("parameters", f"{facts.parameters:,}"),
         ("weights", f"{size(facts.bytes)}, {facts.bits_per_weight:.2f} bits per weight"),
         ("context", context),
         ("embedding", f"{i.vocabulary:,} rows, {table}"),
     ]
+
+
+def _mlp(inspection: Inspection) -> str:
+    i = inspection
+    if not i.experts:
+        return f"MLP {i.intermediate}"
+    mixture = f"{i.experts_used} of {i.experts} experts of {i.expert_width}"
+    if i.mixture_layers == i.layers:
+        return mixture
+    return (
+        f"{mixture} in {i.mixture_layers} of {i.layers} layers, MLP {i.intermediate} in the others"
+    )
 
 
 def _tokenizer_rows(inspection: Inspection) -> list[tuple[str, str]]:
