@@ -23,6 +23,9 @@ from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.chooser import FAMILIES, Demand, Family, choose
 from fewbit.runtime.pack import RUN, obstacle, packed_form
 
+INPUT_SCALE = 1 / 64
+"""Of static activations: inputs of deviation 1 take a half of the codes, and large ones clip."""
+
 GROUPS = (32, 64, 128)
 """Groups of the affine formats tried; a kernel reads any multiple of 32 by the same code."""
 
@@ -105,7 +108,9 @@ class Kernel:
 
     def record(self, slot: str, tensor: QuantTensor) -> KernelRecord:
         """Return the chooser's record for a matrix that this kernel is to run."""
-        return choose(slot, tensor, Demand(activations=self.family.rounding))
+        return choose(
+            slot, tensor, Demand(activations=self.family.rounding, input_scale=INPUT_SCALE)
+        )
 
     @property
     def chain(self) -> str:

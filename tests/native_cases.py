@@ -18,6 +18,9 @@ from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.reference import choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
 
+INPUT_SCALE = 1 / 40
+"""Of static activations: normed inputs, of deviation 1, clip once in a thousand."""
+
 SMALL = ModelConfig(
     family="llama",
     hidden=96,
@@ -89,7 +92,7 @@ def bind_random(
         form = parse_format("f32" if exact else formats[matrices % len(formats)])
         tensors[slot] = encode(values.astype(np.float32), form)
         if not is_vector(slot):
-            kernels[slot] = choose_reference(slot, tensors[slot], activations)
+            kernels[slot] = choose_reference(slot, tensors[slot], activations, INPUT_SCALE)
             matrices += 1
     return Binding(build_program(config, cache, rotate_keys=rotate_keys), tensors, kernels)
 

@@ -1,12 +1,15 @@
 """From a recipe's `activations` to the kernels that run, and the command line's word over it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
-from fewbit.checkpoint.artefact import ArtefactCheckpoint
+from fewbit.checkpoint.artefact import ArtefactCheckpoint, write_artefact
 from fewbit.cli.app import run
 from fewbit.errors import BadFileError, KernelError, UnsupportedError
+from fewbit.formats.registry import FLOATS
 from fewbit.model.runner import RunSettings, planned_kernels, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantize import quantize
@@ -16,6 +19,12 @@ from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import Recipe, Role, Rule
 
 TOKENS = np.array([1, 5, 3, 2, 8], np.int32)
+ROUNDINGS = {
+    Activations.INT8: "int8-g32",
+    Activations.TOKEN: "int8-token",
+    Activations.BF16: "bf16",
+}
+"""Those that need nothing but the model."""
 MIXED = Recipe(
     name="mixed",
     method="rtn",
@@ -77,19 +86,64 @@ def test_what_is_not_rounded_to_int8_stands_in_the_file(artefact):
 
 @pytest.mark.parametrize("executor", ["native", "reference"])
 def test_the_settings_have_the_last_word(artefact, executor):
-    for kind, rounding in ((Activations.INT8, "int8-g32"), (Activations.BF16, "bf16")):
+    for kind, rounding in ROUNDINGS.items():
         found = roundings(artefact, activations=kind, executor=executor)
         assert set(found.values()) == {rounding, "f32"}
 
 
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_static_activations_need_a_scale_that_was_calibrated(artefact, executor):
+    with pytest.raises(KernelError, match="no calibrated scale for"):
+        roundings(artefact, activations=Activations.STATIC, executor=executor)
+
+
 def test_each_rounding_gives_its_own_logits_near_the_references(artefact):
-    results = {kind: logits(artefact, activations=kind) for kind in (None, *Activations)}
-    assert len({result.tobytes() for result in results.values()}) == 3
+    results = {kind: logits(artefact, activations=kind) for kind in (None, *ROUNDINGS)}
+    assert len({result.tobytes() for result in results.values()}) == 4
     want = logits(artefact, activations=Activations.BF16, executor="reference")
     # A float32 sum near a tie may round to the other bf16 number, one 2^-8 away, and the two
     # executors then differ by a few such steps of one input among many.
     scale = np.abs(want).max()
     assert np.abs(results[Activations.BF16] - want).max() < 2.0**-8 * scale
+
+
+@pytest.fixture(scope="module")
+def static(artefact, tmp_path_factory):
+    """Write the artefact again with static activations in layer 1, its inputs within 6."""
+    out = tmp_path_factory.mktemp("static") / "model"
+    with ArtefactCheckpoint(artefact) as small:
+        write_artefact(
+            out,
+            config=small.facts.config,
+            sidecars={},
+            tensors=[
+                replace(info, activations=Activations.STATIC, input_scale=6 / 127)
+                if "layers.1." in name and info.format not in FLOATS
+                else info
+                for name, info in small.tensors.items()
+            ],
+            read=small.read,
+            manifest=(artefact / "manifest.json").read_bytes,
+        )
+    return out
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_static_scales_come_with_the_artefact(static, executor):
+    with open_model(static) as model:
+        kernels = planned_kernels(model, RunSettings(executor=executor))
+    found = {k.slot: (k.activations, k.input_scale) for k in kernels}
+    assert found["layers.1.down.weight"] == ("int8-static", 6 / 127)
+    assert found["layers.2.down.weight"] == ("int8-g32", None)
+    found = roundings(static, activations=Activations.TOKEN, executor=executor)
+    assert set(found.values()) == {"int8-token", "f32"}
+
+
+def test_static_activations_run_as_the_reference_says(static, artefact):
+    """Codes that flip between the executors are few; the scales of another model are not."""
+    want = logits(static, executor="reference")
+    near = np.abs(logits(static) - want).max()
+    assert near < np.abs(logits(artefact) - want).max() / 4
 
 
 def test_a_forced_kernel_decides_for_its_layers(artefact):
@@ -145,7 +199,9 @@ def test_an_unknown_rounding_in_an_artefact_is_refused(artefact, tmp_path):
     for part in artefact.iterdir():
         content = part.read_bytes()
         damaged.joinpath(part.name).write_bytes(content.replace(b'\\"bf16\\"', b'\\"fp16\\"'))
-    with pytest.raises(BadFileError, match="has activations 'fp16', not int8 or bf16"):
+    with pytest.raises(
+        BadFileError, match="has activations 'fp16', not int8, int8-token, int8-static or bf16"
+    ):
         open_model(damaged)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from hostile.safetensors_files import safetensors as raw_safetensors
 
 from fewbit.checkpoint import open_checkpoint
 from fewbit.checkpoint.artefact import ArtefactCheckpoint, encoded_info, write_artefact
-from fewbit.checkpoint.checkpoint import HuggingFaceFacts
-from fewbit.errors import FewbitError, MissingError, OutputError
+from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
+from fewbit.errors import FaultError, FewbitError, MissingError, OutputError
 from fewbit.formats.registry import encode, parse_format
 from fewbit.formats.spec import QuantTensor
+from fewbit.records.kernels import Activations
 
 FORMATS = (
     "int4-g32",
@@ -177,6 +179,7 @@ def raw_artefact(folder: Path, description: object, codes: tuple[str, list[int],
 
 
 Q4_0 = {"format": "q4_0", "shape": [2, 32]}
+STATIC = {**Q4_0, "activations": "int8-static", "input_scale": 0.5}
 CODES = ("U8", [2, 18], 36)
 
 
@@ -196,6 +199,12 @@ CODES = ("U8", [2, 18], 36)
         ({**Q4_0, "shape": [-2, -32]}, CODES, "'w' has the shape"),
         ({**Q4_0, "shape": [2, 32.0]}, CODES, "'w' has the shape"),
         ({**Q4_0, "shape": [1 << 47, 1 << 47]}, CODES, "'w.codes' is u8"),
+        ({**Q4_0, "activations": "int8-static"}, CODES, "'w' has the input scale 'None'"),
+        ({**STATIC, "input_scale": "1"}, CODES, "'w' has the input scale '1', not a float32"),
+        ({**STATIC, "input_scale": True}, CODES, "'w' has the input scale"),
+        ({**STATIC, "input_scale": -0.5}, CODES, "'w' has the input scale"),
+        ({**STATIC, "input_scale": 1e39}, CODES, "'w' has the input scale"),
+        ({**Q4_0, "input_scale": 0.5}, CODES, "'w' has an input scale, but activations int8"),
         (Q4_0, ("U8", [36], 36), "'w.codes' is u8"),
         (Q4_0, ("I8", [2, 18], 36), "'w.codes' is i8"),
     ],
@@ -218,6 +227,29 @@ def test_a_part_without_a_description_is_refused(tmp_path: Path) -> None:
     path.write_bytes(raw_safetensors(header, b"x"))
     with pytest.raises(FewbitError, match=r"'x.codes' is in u8 without a format"):
         ArtefactCheckpoint(tmp_path / "out")
+
+
+def test_the_scale_of_static_activations_survives(tmp_path: Path) -> None:
+    tensor = tensors()["q4_0.weight"]
+    scale = float(np.float32(0.1))
+    info = replace(encoded_info("w", tensor.spec, tensor.shape), activations=Activations.STATIC)
+
+    def write_one(folder: Path, info: TensorInfo) -> None:
+        write_artefact(
+            folder,
+            config={},
+            sidecars={},
+            tensors=[info],
+            read=lambda _: tensor,
+            manifest=lambda: b"{}",
+        )
+
+    write_one(tmp_path / "out", replace(info, input_scale=scale))
+    with ArtefactCheckpoint(tmp_path / "out") as checkpoint:
+        found = checkpoint.tensors["w"]
+        assert (found.activations, found.input_scale) == (Activations.STATIC, scale)
+    with pytest.raises(FaultError, match="'w' has static activations, but no scale"):
+        write_one(tmp_path / "without", info)
 
 
 def test_a_sound_one_of_these_is_read(tmp_path: Path) -> None:

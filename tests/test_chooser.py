@@ -11,8 +11,13 @@ from fewbit.runtime.chooser import Demand, Family, choose, choose_isa, demand
 from fewbit.runtime.pack import Weights, pack
 
 RNG = np.random.default_rng(0)
-INTEGER_KERNELS = 5 + 3
-"""With activations in int8, and in bf16."""
+INTEGER_KERNELS = 3 * 5 + 3
+"""With activations in int8 in three ways, and in bf16."""
+IN_INT8 = "activations in int8-g32 are the default"
+LACKING = {
+    "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
+    "neon": "NEON with the dot products of ARMv8.2",
+}
 WEIGHTS = {
     "q4_0": "w4.sym.g32",
     "q4_1": "w4.min.g32",
@@ -45,14 +50,21 @@ def test_the_best_instruction_set_is_taken_and_all_others_explained(cpu):
     record = choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG))
     assert record.kernel == "w4.sym.g32/a8.g32/avx2"
     assert record.activations == "int8-g32"
+    lacking = {"amx+avx512vnni": "AMX int8 tiles", **LACKING}
+    shared = {
+        "a8.token": IN_INT8,
+        "a8.static": "the model has no calibrated scale for the layer's input",
+    }
     assert {r.kernel.split("/", 1)[1]: r.reason for r in record.rejected} == {
+        **{f"{a}/{isa}": f"this CPU lacks {what}" for a in shared for isa, what in lacking.items()},
+        **{f"{a}/{isa}": reason for a, reason in shared.items() for isa in ("avx2", "portable")},
         "a8.g32/amx+avx512vnni": "this CPU lacks AMX int8 tiles",
         "a8.g32/avx512vnni": "this CPU lacks AVX-512 F, BW, VL, DQ and VNNI",
         "a8.g32/neon": "this CPU lacks NEON with the dot products of ARMv8.2",
         "a8.g32/portable": "avx2 computes the same and is faster",
         "abf16/avx512": "this CPU lacks AVX-512 F, BW, VL, DQ and VNNI",
-        "abf16/avx2": "activations in int8-g32 are the default",
-        "abf16/portable": "activations in int8-g32 are the default",
+        "abf16/avx2": IN_INT8,
+        "abf16/portable": IN_INT8,
     }
 
 
@@ -101,6 +113,16 @@ def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
         "w4.sym.g32/a8.g32/avx2: amx was asked for; "
         "w4.sym.g32/a8.g32/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
         "w4.sym.g32/a8.g32/portable: amx was asked for; "
+        "w4.sym.g32/a8.token/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.token/avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.token/avx2: amx was asked for; "
+        "w4.sym.g32/a8.token/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
+        "w4.sym.g32/a8.token/portable: amx was asked for; "
+        "w4.sym.g32/a8.static/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.static/avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.static/avx2: amx was asked for; "
+        "w4.sym.g32/a8.static/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
+        "w4.sym.g32/a8.static/portable: amx was asked for; "
         "w4.sym.g32/abf16/avx512: this CPU lacks AMX int8 tiles; "
         "w4.sym.g32/abf16/avx2: amx was asked for; "
         "w4.sym.g32/abf16/portable: amx was asked for."
@@ -173,7 +195,7 @@ def test_a_forced_kernel_that_is_missing_fails_with_every_reason(cpu):
         choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG), wanted)
     message = str(caught.value)
     assert "amx+avx512vnni: this CPU lacks AMX int8 tiles; " in message
-    assert message.count("w4.sym.g32/a8.g32/amx+avx512vnni was asked for") == 4
+    assert message.count("w4.sym.g32/a8.g32/amx+avx512vnni was asked for") == 8
     assert message.count(": ") == INTEGER_KERNELS
 
 

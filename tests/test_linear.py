@@ -23,31 +23,41 @@ from quantized import (
 )
 
 from fewbit import _native
+from fewbit.formats.activations import quantize_static, quantize_tokens
 from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import QuantTensor
 from fewbit.runtime.pack import pack
 
 ISAS = _native.available_isas()
 EPSILON = 2.0**-24
+SHARED = ("int8-token", "int8-static")
+"""Roundings whose scale is that of the row, or given."""
+INPUT_SCALE = 0.0371
 
 
 def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return (a.astype(np.longdouble) * b + c).astype(np.float32)
 
 
-def quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize(x: np.ndarray, shared: str = "int8-g32") -> tuple[np.ndarray, np.ndarray]:
     """The int8 codes [rows, runs, 32] and scales [rows, runs] of activations."""
     runs = x.reshape(len(x), -1, 32)
     scales = np.abs(runs).max(axis=2) / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    if shared == "int8-token":
+        scales = np.repeat(scales.max(axis=1, keepdims=True), scales.shape[1], axis=1)
+    if shared == "int8-static":
+        scales = np.full_like(scales, INPUT_SCALE)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         codes = np.where(scales[..., None] == 0, 0, np.rint(runs / scales[..., None]))
     return codes.clip(-127, 127).astype(np.int64), scales
 
 
-def chain(tensor: QuantTensor, x: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+def chain(
+    tensor: QuantTensor, x: np.ndarray, bias: np.ndarray | None, shared: str = "int8-g32"
+) -> np.ndarray:
     """What linear.h promises, run by run."""
     parts = parts_of(tensor)
-    q, scale_a = quantize(x)
+    q, scale_a = quantize(x, shared)
     outputs, columns = tensor.shape
     codes = parts.codes.reshape(outputs, columns // 32, 2, 16)
     halves = q.reshape(len(x), columns // 32, 2, 16)
@@ -113,6 +123,50 @@ def test_codes_are_those_of_a_true_division(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize("columns", [32, 96, 160])
+def test_activations_share_a_scale_as_promised(columns, shared, isa):
+    x = activations(37, columns, seed=1)
+    x[1] = 1e-44  # the row's scale is subnormal, and x / scale would pass 127
+    x[2] = np.linspace(-127, 127, columns) * INPUT_SCALE / 2  # ties
+    x[3, 5] = -3.4e38
+    x[4] = 0
+    x[5, :2] = (127.5 * INPUT_SCALE, -126.49999 * INPUT_SCALE)
+    codes, scales, weighted, sums = _native.quantize_activations(x, isa, shared, INPUT_SCALE)
+    q, expected_scales = quantize(x, shared)
+    assert same_bits(scales, expected_scales)
+    assert np.array_equal(codes, q.reshape(x.shape))
+    assert np.array_equal(sums, q.reshape(37, -1, 16).sum(axis=2))
+    assert same_bits(weighted, q.sum(axis=2).astype(np.float32) * scales)
+    truth = quantize_tokens(x)[0] if shared == "int8-token" else quantize_static(x, INPUT_SCALE)
+    assert np.array_equal(codes, truth)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_codes_with_a_given_scale_are_those_of_a_true_division(isa):
+    """As above: around the middles between codes, beyond the largest one too."""
+    rng = np.random.default_rng(21)
+    x = (rng.integers(-140, 140, (4000, 32)) + 0.5).astype(np.float32) * np.float32(INPUT_SCALE)
+    x = (x.view(np.int32) + rng.integers(-2, 3, x.shape, dtype=np.int32)).view(np.float32)
+    codes, _, _, _ = _native.quantize_activations(x, isa, "int8-static", INPUT_SCALE)
+    assert np.array_equal(codes, quantize(x, "int8-static")[0][:, 0])
+    product = np.rint(x * (1 / np.float32(INPUT_SCALE))).clip(-127, 127)
+    assert not np.array_equal(codes, product)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_shared_scale_hides_no_value_that_is_not_finite(isa, value):
+    x = np.ones((3, 96), np.float32)
+    x[1, 37] = value
+    scales = {s: _native.quantize_activations(x, isa, s, INPUT_SCALE)[1] for s in SHARED}
+    assert not np.isfinite(scales["int8-token"][1]).any()
+    assert np.isfinite(scales["int8-static"][1]).tolist() == [True, False, True]
+    for found in scales.values():
+        assert np.isfinite(found[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_never_hidden(isa, value):
     x = np.ones((3, 64), np.float32)
@@ -131,6 +185,21 @@ def test_every_output_follows_the_chain(form, isa):
     packed = pack(tensor)
     assert same_bits(_native.multiply(packed, x, bias, isa), chain(tensor, x, bias))
     assert same_bits(_native.multiply(packed, x[:1], None, isa), chain(tensor, x[:1], None))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize(
+    "form",
+    ["q4_0", "q2_k", "q4_k", "q6_k", "mxfp4", AFFINE[1], AFFINE[15], AFFINE[16]],
+    ids=format_id,
+)
+def test_every_output_follows_the_chain_with_a_shared_scale(form, shared, isa):
+    tensor = random_tensor(form, 37, 512, np.random.default_rng(2))
+    x = activations(21, 512, seed=3)
+    got = _native.multiply(pack(tensor), x, None, isa, activations=shared, input_scale=INPUT_SCALE)
+    assert same_bits(got, chain(tensor, x, None, shared))
+    assert not same_bits(got, chain(tensor, x, None))
 
 
 @pytest.mark.parametrize("form", INTEGER_FORMATS, ids=format_id)

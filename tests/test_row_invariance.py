@@ -5,13 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kernel_cases import CHAINS, FORMATS, KERNELS, Kernel, column_step, random_matrix
+from kernel_cases import (
+    CHAINS,
+    FORMATS,
+    INPUT_SCALE,
+    KERNELS,
+    Kernel,
+    column_step,
+    random_matrix,
+)
 
 from fewbit import _native
 from fewbit.formats.spec import NumberFormat
@@ -24,6 +32,8 @@ Multiply = Callable[..., np.ndarray]
 
 MULTIPLY: dict[str, Multiply] = {
     "a8.g32": _native.multiply,
+    "a8.token": partial(_native.multiply, activations="int8-token"),
+    "a8.static": partial(_native.multiply, activations="int8-static", input_scale=INPUT_SCALE),
     "abf16": _native.multiply_weight_only,
     "f32": _native.multiply,
 }
@@ -141,14 +151,17 @@ def test_any_shape_company_and_cut(case: Case):
 @given(
     isa=st.sampled_from(ISAS),
     seed=st.integers(0, 2**32),
-    rows=st.integers(1, 40),
-    runs=st.integers(1, 9),
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 9)),
+    activations=st.sampled_from(["int8-g32", "int8-token", "int8-static"]),
 )
-def test_rounded_activations_are_those_of_the_row_alone(isa: str, seed: int, rows: int, runs: int):
+def test_rounded_activations_are_those_of_the_row_alone(
+    isa: str, seed: int, shape: tuple[int, int], activations: str
+):
+    rows, runs = shape
     x = random_rows(rows, 32 * runs, np.random.default_rng(seed))
     row = seed % rows
-    together = _native.quantize_activations(x, isa)
-    alone = _native.quantize_activations(x[row : row + 1], ISAS[0])
+    together = _native.quantize_activations(x, isa, activations, INPUT_SCALE)
+    alone = _native.quantize_activations(x[row : row + 1], ISAS[0], activations, INPUT_SCALE)
     for ours, truth in zip(together, alone, strict=True):
         assert ours[row].tobytes() == truth[0].tobytes()
 

@@ -7,7 +7,8 @@ import pytest
 from native_cases import GEMMA_LIKE, SMALL, bind_random
 
 from fewbit.errors import UsageError
-from fewbit.program import CacheType, SelectRows
+from fewbit.formats.registry import decode
+from fewbit.program import CacheType, Linear, SelectRows
 from fewbit.records.kernels import Activations
 from fewbit.runtime import segment
 from fewbit.runtime.native import NativeExecutor
@@ -63,8 +64,9 @@ def test_pieces_give_the_bits_of_the_whole(config, formats, batch, monkeypatch):
         assert rows.tobytes() == pieces[name].tobytes(), name
 
 
-def test_weight_only_layers_keep_their_rounding():
-    binding = bind_random(SMALL, ("int4-g32",), activations=Activations.BF16)
+@pytest.mark.parametrize("activations", [Activations.BF16, Activations.TOKEN, Activations.STATIC])
+def test_layers_keep_their_rounding(activations):
+    binding = bind_random(SMALL, ("int4-g32", "int8-row", "bf16"), activations=activations)
     pieces, truth = chained(binding, native), whole(binding)
     assert all(rows.tobytes() == pieces[name].tobytes() for name, rows in truth.items())
 
@@ -192,3 +194,25 @@ def test_bad_tokens_are_named(tokens, message):
 def test_ops_outside_the_program_are_refused(ops):
     with pytest.raises(UsageError, match="no slice of a program of 35 ops"):
         slice_of(bind_random(SMALL, ("f32",)).program, ops)
+
+
+@pytest.mark.parametrize("activations", [Activations.TOKEN, Activations.STATIC])
+@pytest.mark.parametrize("form", ["int8-row", "int4-g32-asym"])
+def test_layers_with_shared_scales_agree_with_numpy(form, activations):
+    """Every linear layer on the same inputs. Codes are the same bits on both sides, so what is left
+    is the chain: 1.5 roundings of 2^-24 for each of at most 6 runs of 32 inputs, of the sum of
+    magnitudes; with another rounding of activations the difference is a hundred times that."""
+    config = replace(SMALL, intermediate=192)
+    binding = bind_random(config, (form,), CacheType.F32, activations=activations)
+    other = bind_random(config, (form,), CacheType.F32)
+    rows = chained(binding, lambda binding, ops, *work: ReferenceSegment(binding, ops).run(*work))
+    for i, op in enumerate(binding.program.ops):
+        if isinstance(op, Linear):
+            work = (LENGTHS, rows, [op.out])
+            mine = Segment(binding, range(i, i + 1), threads=2).run(*work)[op.out]
+            truth = ReferenceSegment(binding, range(i, i + 1)).run(*work)[op.out]
+            weight = np.abs(decode(binding.tensors[op.weight]).astype(np.float64))
+            bound = 10 * 2.0**-24 * (1.01 * np.abs(rows[op.x].astype(np.float64)) @ weight.T)
+            assert (np.abs(mine - truth) <= bound).all()
+            wrong = Segment(other, range(i, i + 1), threads=2).run(*work)[op.out]
+            assert (np.abs(wrong - truth) > bound).mean() > 0.9

@@ -66,6 +66,8 @@ def multiply(
     isa: str,
     tiles_at_once: int = 0,
     rows_at_once: int = 0,
+    activations: str = "int8-g32",
+    input_scale: float = 0.0,
 ) -> NDArray[np.float32]: ...
 def simd_read(isa: str, x: NDArray[np.uint8]) -> int: ...
 def time_multiply(
@@ -86,7 +88,7 @@ def round_activations(
     x: NDArray[np.float32], isa: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
 def quantize_activations(
-    x: NDArray[np.float32], isa: str
+    x: NDArray[np.float32], isa: str, activations: str = "int8-g32", input_scale: float = 0.0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]: ...
 
 class TokenSampler:
@@ -149,6 +151,7 @@ class Program:
         weight: PackedMatrix,
         bias: NDArray[np.float32] | None,
         activations: str,
+        input_scale: float = 0.0,
     ) -> None: ...
     def rope(self, out: int, x: int, table: int, head_dim: int) -> None: ...
     def hadamard(self, out: int, x: int, head_dim: int) -> None: ...
@@ -172,7 +175,7 @@ class Program:
         out: int,
         x: int,
         router: int,
-        experts: list[tuple[PackedMatrix, PackedMatrix, PackedMatrix, str, str, str]],
+        experts: list[tuple[PackedMatrix, PackedMatrix, PackedMatrix, str, str, str, float, float]],
         used: int,
         normalized: bool,
         activation: str,

@@ -47,9 +47,11 @@ Activation activation_named(const std::string& name) {
 InputRounding rounding_named(const std::string& name) {
   if (name == "f32") return InputRounding::kNone;
   if (name == "int8-g32") return InputRounding::kInt8Run;
+  if (name == "int8-token") return InputRounding::kInt8Row;
+  if (name == "int8-static") return InputRounding::kInt8Static;
   if (name == "bf16") return InputRounding::kBfloat16;
   throw std::invalid_argument("no rounding of inputs '" + name +
-                              "'; choose f32, int8-g32 or bf16.");
+                              "'; choose f32, int8-g32, int8-token, int8-static or bf16.");
 }
 
 void add_given(Program& program, int out) { program.ops.push_back({out, GivenOp{}}); }
@@ -68,9 +70,10 @@ void add_rms_norm(Program& program, int out, int x, const Floats& weight, int64_
 }
 
 void add_linear(Program& program, int out, int x, const Shared& weight,
-                const std::optional<Floats>& bias, const std::string& activations) {
+                const std::optional<Floats>& bias, const std::string& activations,
+                float input_scale) {
   program.ops.push_back({out, LinearOp{x, matrix_of(weight), bias ? vector_of(*bias) : Vector{},
-                                       rounding_named(activations)}});
+                                       rounding_named(activations), input_scale}});
 }
 
 void add_rope(Program& program, int out, int x, int table, int64_t head_dim) {
@@ -92,7 +95,8 @@ void add_gated_activation(Program& program, int out, int gate, int up,
   program.ops.push_back({out, GatedOp{gate, up, activation_named(activation)}});
 }
 
-// `experts`: of each gate, up and down, then how the input of each is rounded.
+// `experts`: of each gate, up and down, then how the input of each is rounded, and the static
+// scales of the input of gate and up and of that of down.
 void add_mixture(Program& program, int out, int x, int router, const nb::list& experts,
                  int64_t used, bool normalized, const std::string& activation) {
   MixtureOp mixture{x, router, {}, used, normalized, activation_named(activation)};
@@ -103,8 +107,9 @@ void add_mixture(Program& program, int out, int x, int router, const nb::list& e
     const auto rounding = [&](size_t i) {
       return rounding_named(nb::cast<std::string>(fields[i]));
     };
-    mixture.experts.push_back(
-        {matrix(0), matrix(1), matrix(2), rounding(3), rounding(4), rounding(5)});
+    mixture.experts.push_back({matrix(0), matrix(1), matrix(2), rounding(3), rounding(4),
+                               rounding(5), nb::cast<float>(fields[6]),
+                               nb::cast<float>(fields[7])});
   }
   program.ops.push_back({out, std::move(mixture)});
 }
@@ -140,7 +145,7 @@ void bind_program(nb::module_& module) {
       .def("rope_table", &add_rope_table, arg("out"), arg("frequencies"), arg("factor"))
       .def("rms_norm", &add_rms_norm, arg("out"), arg("x"), arg("weight"), arg("width"), arg("eps"))
       .def("linear", &add_linear, arg("out"), arg("x"), arg("weight"), arg("bias").none(),
-           arg("activations"))
+           arg("activations"), arg("input_scale") = 0.0f)
       .def("rope", &add_rope, arg("out"), arg("x"), arg("table"), arg("head_dim"))
       .def("hadamard", &add_hadamard, arg("out"), arg("x"), arg("head_dim"))
       .def("attention", &add_attention, arg("out"), arg("q"), arg("k"), arg("v"), arg("layer"),

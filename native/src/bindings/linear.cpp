@@ -146,7 +146,18 @@ struct QuantizedRows {
 
 constexpr size_t kAlignment = 64;
 
-QuantizedRows quantize_rows(const Matrix& x, const LinearKernels& kernels) {
+// How rows are quantized: `int8-g32`, `int8-token`, or `int8-static` with a scale.
+void quantize_row(const LinearKernels& kernels, const std::string& activations, float input_scale,
+                  const float* x, const Activations& to, int64_t row) {
+  if (activations == "int8-g32") return kernels.quantize(x, to, row);
+  const bool is_static = activations == "int8-static";
+  require(is_static || activations == "int8-token", "no such rounding to int8");
+  const float scale = is_static ? input_scale : kernels.scale_of_row(x, to.columns);
+  kernels.quantize_with(x, to, row, scale);
+}
+
+QuantizedRows quantize_rows(const Matrix& x, const LinearKernels& kernels,
+                            const std::string& activations = "int8-g32", float input_scale = 0.0f) {
   const auto rows = static_cast<int64_t>(x.shape(0));
   const auto columns = static_cast<int64_t>(x.shape(1));
   require(columns % kGroup == 0, "int8 activations need columns that are a multiple of 32");
@@ -156,14 +167,15 @@ QuantizedRows quantize_rows(const Matrix& x, const LinearKernels& kernels) {
   void* aligned = quantized.memory.data() + (kAlignment - address % kAlignment) % kAlignment;
   quantized.rows = activations_in(aligned, rows, columns, nullptr);
   for (int64_t r = 0; r < rows; ++r) {
-    kernels.quantize(x.data() + r * columns, quantized.rows, r);
+    quantize_row(kernels, activations, input_scale, x.data() + r * columns, quantized.rows, r);
   }
   return quantized;
 }
 
 // Multiplies piece by piece, so that a test can show that the split does not matter.
 NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::optional<Vector>& bias,
-                   const std::string& isa, int64_t tiles_at_once, int64_t rows_at_once) {
+                   const std::string& isa, int64_t tiles_at_once, int64_t rows_at_once,
+                   const std::string& activations, float input_scale) {
   const PackedMatrix& w = packed.matrix;
   const LinearKernels& kernels = linear_kernels(isa_named(isa));
   const auto rows = static_cast<int64_t>(x.shape(0));
@@ -178,7 +190,7 @@ NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::option
   Activations a{rows,    w.columns, const_cast<float*>(x.data()), nullptr, nullptr, nullptr,
                 nullptr, nullptr};
   if (!w.is_float()) {
-    quantized = quantize_rows(x, kernels);
+    quantized = quantize_rows(x, kernels, activations, input_scale);
     a = quantized.rows;
   }
   nb::gil_scoped_release release;
@@ -220,8 +232,11 @@ using Sums = nb::ndarray<nb::numpy, int32_t, nb::ndim<2>>;
 
 // codes int8 [rows, columns], scales [rows, columns / 32], weighted sums the same, sums of each 16.
 std::tuple<Codes8, NewMatrix, NewMatrix, Sums> quantize_activations(const Matrix& x,
-                                                                    const std::string& isa) {
-  const QuantizedRows quantized = quantize_rows(x, linear_kernels(isa_named(isa)));
+                                                                    const std::string& isa,
+                                                                    const std::string& activations,
+                                                                    float input_scale) {
+  const LinearKernels& kernels = linear_kernels(isa_named(isa));
+  const QuantizedRows quantized = quantize_rows(x, kernels, activations, input_scale);
   const Activations& a = quantized.rows;
   const size_t rows = x.shape(0);
   const auto runs = static_cast<size_t>(a.runs());
@@ -281,10 +296,12 @@ void bind_linear(nb::module_& module) {
   module.def("packed_bytes", &packed_bytes_of, nb::arg("source"), nb::arg("rows"),
              nb::arg("columns"), nb::arg("bits"), nb::arg("group"), nb::arg("asymmetric"));
   module.def("multiply", &multiply, nb::arg("packed"), nb::arg("x"), nb::arg("bias").none(),
-             nb::arg("isa"), nb::arg("tiles_at_once") = 0, nb::arg("rows_at_once") = 0);
+             nb::arg("isa"), nb::arg("tiles_at_once") = 0, nb::arg("rows_at_once") = 0,
+             nb::arg("activations") = "int8-g32", nb::arg("input_scale") = 0.0f);
   module.def("time_multiply", &time_multiply, nb::arg("packed"), nb::arg("x"), nb::arg("isa"),
              nb::arg("repeats"));
-  module.def("quantize_activations", &quantize_activations, nb::arg("x"), nb::arg("isa"));
+  module.def("quantize_activations", &quantize_activations, nb::arg("x"), nb::arg("isa"),
+             nb::arg("activations") = "int8-g32", nb::arg("input_scale") = 0.0f);
   bind_simd(module);
 }
 

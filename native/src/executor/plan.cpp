@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 namespace fewbit {
 
@@ -29,7 +30,6 @@ class Planner {
       if (buffer.width < 1) throw std::invalid_argument("a buffer of the program has no width.");
       plan_.values.push_back({Form::kFloats, buffer.width});
     }
-    quantized_.assign(program.buffers.size(), -1);
     rounded_.assign(program.buffers.size(), -1);
   }
 
@@ -94,8 +94,10 @@ class Planner {
       case InputRounding::kNone:
         append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
         return;
-      case InputRounding::kInt8Run: {
-        const int activations = quantized(linear.x);
+      case InputRounding::kInt8Run:
+      case InputRounding::kInt8Row:
+      case InputRounding::kInt8Static: {
+        const int activations = quantized({linear.x, linear.rounding, linear.input_scale});
         append({op.out, {}, {activations}, IntegerLinearStep{activations, &weight, bias}}, needs,
                domain);
         return;
@@ -164,7 +166,9 @@ class Planner {
     const int routes = new_choices(Form::kRoutes, experts, mixture.used);
     append({routes, {}, {mixture.router}, RouteStep{&mixture}}, {experts, experts, 0, true},
            domain);
-    ByRounding x{-1, -1, -1}, inner{-1, -1, -1};
+    ByRounding x, inner;
+    x.fill(-1);
+    inner.fill(-1);
     for (const Expert& expert : mixture.experts) {
       gather(mixture, routes, expert.gate_rounding, x);
       gather(mixture, routes, expert.up_rounding, x);
@@ -265,14 +269,14 @@ class Planner {
     int& value = inner[static_cast<int>(rounding)];
     if (value >= 0) return;
     const int64_t width = mixture.width();
-    const int64_t granule = rounding == InputRounding::kNone ? kTileRows : kGroup;
+    const int64_t granule = granule_of(rounding, width);
     value = new_choices(form_of(rounding), width, mixture.used);
     Step step{value, {}, {routes}, ExpertsGateStep{&mixture, routes, x, rounding}};
     for (const int input : x) {
       if (input >= 0) step.whole.push_back(input);
     }
     Needs needs{width, std::min(granule, width), 2 * mixture.used * made(mixture.x).width};
-    needs.scratch_floats = 2 * kUnitElements;
+    needs.scratch_floats = 2 * std::max(kUnitElements, needs.granule);
     append(step, needs, made(mixture.x).domain);
   }
 
@@ -293,7 +297,14 @@ class Planner {
 
   static Form form_of(InputRounding rounding) {
     if (rounding == InputRounding::kNone) return Form::kChoices;
-    return rounding == InputRounding::kInt8Run ? Form::kActivations : Form::kBfloats;
+    return is_int8(rounding) ? Form::kActivations : Form::kBfloats;
+  }
+
+  // Columns that a chain must have together to round what it makes: a scale of a row needs them
+  // all.
+  static int64_t granule_of(InputRounding rounding, int64_t width) {
+    if (rounding == InputRounding::kInt8Row) return width;
+    return rounding == InputRounding::kNone ? kTileRows : kGroup;
   }
 
   int new_choices(Form form, int64_t width, int64_t used) {
@@ -302,12 +313,18 @@ class Planner {
     return value;
   }
 
-  int quantized(int x) {
-    if (quantized_[x] < 0) {
-      quantized_[x] = new_value(Form::kActivations, width_in_runs(x));
-      append({quantized_[x], {x}, {}, QuantizeStep{x}}, {made(x).width, kGroup}, made(x).domain);
+  int quantized(const QuantizeStep& step) {
+    for (const auto& [known, value] : quantized_) {
+      if (known.x == step.x && known.rounding == step.rounding && known.scale == step.scale) {
+        return value;
+      }
     }
-    return quantized_[x];
+    const int64_t width = width_in_runs(step.x);
+    const int value = new_value(Form::kActivations, width);
+    append({value, {step.x}, {}, step}, {width, granule_of(step.rounding, width)},
+           made(step.x).domain);
+    quantized_.emplace_back(step, value);
+    return value;
   }
 
   int rounded(int x) {
@@ -446,9 +463,9 @@ class Planner {
 
   const Program& program_;
   Plan plan_;
-  std::vector<int> quantized_;  // by buffer: the value that holds its rounding to int8
-  std::vector<int> rounded_;    // and to bf16
-  std::vector<int> layers_;     // that have an attention op
+  std::vector<std::pair<QuantizeStep, int>> quantized_;  // and the values that they make
+  std::vector<int> rounded_;  // by buffer: the value that holds its rounding to bf16
+  std::vector<int> layers_;   // that have an attention op
 };
 
 }  // namespace

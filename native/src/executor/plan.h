@@ -12,9 +12,11 @@
 
 namespace fewbit {
 
-// Rounds a buffer to int8 per 32 inputs, once for all linear layers that read it so.
+// Rounds a buffer to int8, once for all linear layers that read it so.
 struct QuantizeStep {
   int x;
+  InputRounding rounding;
+  float scale;  // of kInt8Static
 };
 // Rounds a buffer to bf16, once for all linear layers that read it so.
 struct RoundStep {
@@ -55,7 +57,7 @@ struct MergeStep {
 
 // By rounding: the value that holds rows so rounded, one for each choice of an expert by a row;
 // -1 where no expert's kernels want that.
-using ByRounding = std::array<int, 3>;
+using ByRounding = std::array<int, kInputRoundings>;
 
 // A mixture op in four: rows choose experts, their inputs are rounded to where each expert's rows
 // lie together, gate and up make the inputs of down, and what down gives is summed for each row.

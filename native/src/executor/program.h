@@ -39,9 +39,22 @@ struct RmsNormOp {
 
 // How a linear layer's input is rounded before it is multiplied.
 enum class InputRounding : uint8_t {
-  kNone,      // float32, for float weights
-  kInt8Run,   // int8 per 32 inputs
-  kBfloat16,  // bf16, for integer weights that are run as floats
+  kNone,        // float32, for float weights
+  kInt8Run,     // int8, a scale per row and 32 inputs
+  kInt8Row,     // int8, a scale per row
+  kInt8Static,  // int8, one scale
+  kBfloat16,    // bf16, for integer weights that are run as floats
+};
+
+inline constexpr int kInputRoundings = 5;
+
+constexpr bool is_int8(InputRounding rounding) {
+  return rounding != InputRounding::kNone && rounding != InputRounding::kBfloat16;
+}
+
+struct Rounding {
+  InputRounding kind;
+  float scale;  // of kInt8Static
 };
 
 struct LinearOp {
@@ -49,6 +62,7 @@ struct LinearOp {
   Matrix weight;
   Vector bias;  // empty where there is none
   InputRounding rounding = InputRounding::kNone;
+  float input_scale = 0.0f;  // of kInt8Static
 };
 
 struct RopeOp {
@@ -79,6 +93,7 @@ struct GatedOp {
 struct Expert {
   Matrix gate, up, down;
   InputRounding gate_rounding, up_rounding, down_rounding;
+  float input_scale, inner_scale;  // of kInt8Static, for gate and up and for down
 };
 
 struct MixtureOp {

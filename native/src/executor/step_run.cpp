@@ -218,15 +218,21 @@ void StepRun::run(const QuantizeStep& step, const Task& task) {
   const Activations all = activations(task.out, task);
   const int64_t first = task.region.column_begin;
   for_rows(task, [&](int64_t row) {
-    quantize_columns(all, x.at(row, first), row - task.chunk.begin, first, task.region.column_end);
+    quantize_columns(all, {step.rounding, step.scale}, x.at(row, first), row - task.chunk.begin,
+                     first, task.region.column_end);
   });
 }
 
-void StepRun::quantize_columns(const Activations& all, const float* x, int64_t row, int64_t begin,
-                               int64_t end) const {
+void StepRun::quantize_columns(const Activations& all, Rounding rounding, const float* x,
+                               int64_t row, int64_t begin, int64_t end) const {
   const int64_t in_block = row % kRowBlock;
   const Activations part = runs_of_block(all, row - in_block, begin / kGroup, end / kGroup);
-  executor_.linear_.quantize(x, part, in_block);
+  const LinearKernels& kernels = executor_.linear_;
+  if (rounding.kind == InputRounding::kInt8Run) return kernels.quantize(x, part, in_block);
+  const float scale = rounding.kind == InputRounding::kInt8Static
+                          ? rounding.scale
+                          : kernels.scale_of_row(x, end - begin);
+  kernels.quantize_with(x, part, in_block, scale);
 }
 
 void StepRun::run(const RoundStep& step, const Task& task) {

@@ -94,8 +94,8 @@ class StepRun final : public Stages {
   void run(const ExpertsDownStep& step, const Task& task);
 
   // Round columns [begin, end) of a row, x[0] being the first, into row `row` of the chunk's.
-  void quantize_columns(const Activations& all, const float* x, int64_t row, int64_t begin,
-                        int64_t end) const;
+  void quantize_columns(const Activations& all, Rounding rounding, const float* x, int64_t row,
+                        int64_t begin, int64_t end) const;
   void round_columns(const BfloatActivations& all, const float* x, int64_t row, int64_t begin,
                      int64_t end) const;
   static Activations float_activations(float* values, int64_t rows, int64_t columns) {
@@ -108,8 +108,8 @@ class StepRun final : public Stages {
   Routes routes(int value, const Task& task) const;
   float* choices(int value) const;
   static Places places_in(const Routes& routes, size_t expert, const Task& task);
-  void round_choice(InputRounding rounding, const float* x, int value, const Task& task,
-                    int64_t place, int64_t begin, int64_t end) const;
+  void round_choice(Rounding rounding, const float* x, int value, const Task& task, int64_t place,
+                    int64_t begin, int64_t end) const;
   void multiply_choices(const PackedMatrix& weight, InputRounding rounding, const ByRounding& x,
                         const Task& task, const Places& places, float* out, int64_t stride) const;
   void run_gate(const ExpertsGateStep& step, const Expert& expert, const Task& task,

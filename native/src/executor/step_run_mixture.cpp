@@ -47,22 +47,25 @@ void StepRun::run(const GatherStep& step, const Task& task) {
   for_rows(task, [&](int64_t row) {
     const int64_t first = (row - task.chunk.begin) * routes.used;
     for (int64_t rank = 0; rank < routes.used; ++rank) {
-      round_choice(step.rounding, x.at(row, 0), task.out, task, routes.places[first + rank], 0,
-                   width);
+      const Expert& expert = step.mixture->experts[routes.chosen[first + rank]];
+      round_choice({step.rounding, expert.input_scale}, x.at(row, 0), task.out, task,
+                   routes.places[first + rank], 0, width);
     }
   });
 }
 
 // Rounds columns [begin, end) of a row into its place of a value that has a row for each choice.
-void StepRun::round_choice(InputRounding rounding, const float* x, int value, const Task& task,
+void StepRun::round_choice(Rounding rounding, const float* x, int value, const Task& task,
                            int64_t place, int64_t begin, int64_t end) const {
-  switch (rounding) {
+  switch (rounding.kind) {
     case InputRounding::kNone:
       std::copy_n(x, end - begin,
                   choices(value) + place * executor_.plan_.values[value].width + begin);
       return;
     case InputRounding::kInt8Run:
-      quantize_columns(activations(value, task), x, place, begin, end);
+    case InputRounding::kInt8Row:
+    case InputRounding::kInt8Static:
+      quantize_columns(activations(value, task), rounding, x, place, begin, end);
       return;
     case InputRounding::kBfloat16:
       round_columns(bfloats(value, task), x, place, begin, end);
@@ -83,7 +86,7 @@ void StepRun::multiply_choices(const PackedMatrix& weight, InputRounding roundin
                                     places.end, nullptr, out, stride);
     return;
   }
-  const Activations rows = rounding == InputRounding::kInt8Run
+  const Activations rows = is_int8(rounding)
                                ? activations(value, task)
                                : float_activations(choices(value), rows_of(value, task),
                                                    executor_.plan_.values[value].width);
@@ -112,7 +115,7 @@ void StepRun::run_gate(const ExpertsGateStep& step, const Expert& expert, const 
   const int64_t begin = task.region.column_begin;
   const int64_t columns = task.region.column_end - begin;
   auto* gate = reinterpret_cast<float*>(executor_.scratch_[task.thread].data());
-  float* up = gate + kUnitElements;
+  float* up = gate + std::max(kUnitElements, columns);
   const int64_t origin = places.begin * columns + begin;
   multiply_choices(*expert.gate, expert.gate_rounding, step.x, task, places, gate - origin,
                    columns);
@@ -121,8 +124,8 @@ void StepRun::run_gate(const ExpertsGateStep& step, const Expert& expert, const 
                                                                       : executor_.ops_.gelu_gate;
   activate(gate, up, places.count() * columns, gate);
   for (int64_t i = 0; i < places.count(); ++i) {
-    round_choice(step.rounding, gate + i * columns, task.out, task, places.begin + i, begin,
-                 begin + columns);
+    round_choice({step.rounding, expert.inner_scale}, gate + i * columns, task.out, task,
+                 places.begin + i, begin, begin + columns);
   }
 }
 

@@ -2,6 +2,8 @@
 // and the tiles add products of two rows at a time to float32 sums over a block's rows.
 #include <immintrin.h>
 
+#include <utility>
+
 #include "gram/gram.h"
 #include "simd/avx512.h"
 
@@ -13,9 +15,11 @@ constexpr int kTile = 16;      // columns of the input
 constexpr int kStepRows = 32;  // rows of the input in a tile
 constexpr int kTilesWide = 4;  // of a panel
 constexpr size_t kTileBytes = 1024;
-// Of one step of 32 rows: a panel's tiles as left factors, then as right ones.
-constexpr size_t kStepBytes = 2 * kTilesWide * kTileBytes;
-constexpr size_t kPanelBytes = kGramRows / kStepRows * kStepBytes;
+// A panel: its first 32 columns as left factors, its last 32 so, and both as right factors. Each
+// half lies together, steps of 32 rows in order, since two of them must share a first-level cache.
+constexpr size_t kStepBytes = 2 * kTileBytes;
+constexpr size_t kHalfBytes = kGramRows / kStepRows * kStepBytes;
+constexpr size_t kPanelBytes = 4 * kHalfBytes;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -82,10 +86,11 @@ void pack_bfloats(const float* x, int64_t stride, int64_t rows, int64_t columns,
         pairs[p] =
             pair_of_rows(from + 2 * p * stride, stride, rows - row - 2 * p, Avx512::first(wide));
       }
-      uint8_t* right = panel + (kTilesWide + tile) * kTileBytes;
+      uint8_t* left_tile = panel + tile / 2 * kHalfBytes + tile % 2 * kTileBytes;
+      uint8_t* right_tile = left_tile + 2 * kHalfBytes;
 #pragma GCC unroll 16
-      for (int p = 0; p < kTile; ++p) _mm512_store_si512(right + 64 * p, pairs[p]);
-      transpose(pairs, panel + tile * kTileBytes);
+      for (int p = 0; p < kTile; ++p) _mm512_store_si512(right_tile + 64 * p, pairs[p]);
+      transpose(pairs, left_tile);
     }
   }
 }
@@ -127,17 +132,16 @@ void multiply_bfloats(const uint8_t* a, const uint8_t* b, int64_t rows, int64_t 
                       int64_t b_columns, float* c, int64_t stride) {
   configure();
   alignas(64) Sums sums[2][2];
-  for (int64_t i = 0; i < a_columns; i += 2 * kTile) {
-    for (int64_t j = 0; j < b_columns; j += 2 * kTile) {
-      const uint8_t* left = a + i / kTile * kTileBytes;
-      const uint8_t* right = b + (kTilesWide + j / kTile) * kTileBytes;
-      multiply_quarter(left, right, rows, sums);
-      for (int64_t r = 0; r < 2; ++r) {
-        for (int64_t s = 0; s < 2; ++s) {
-          const int64_t row = i + r * kTile, column = j + s * kTile;
-          add_sums(sums[r][s], a_columns - row, b_columns - column, c + row * stride + column,
-                   stride);
-        }
+  // From quarter to quarter one half of the factors stays.
+  for (const auto& [i, j] : {std::pair{0, 0}, {0, 1}, {1, 1}, {1, 0}}) {
+    const int64_t top = 2 * kTile * i, left = 2 * kTile * j;
+    if (top >= a_columns || left >= b_columns) continue;
+    multiply_quarter(a + i * kHalfBytes, b + (2 + j) * kHalfBytes, rows, sums);
+    for (int64_t r = 0; r < 2; ++r) {
+      for (int64_t s = 0; s < 2; ++s) {
+        const int64_t row = top + r * kTile, column = left + s * kTile;
+        add_sums(sums[r][s], a_columns - row, b_columns - column, c + row * stride + column,
+                 stride);
       }
     }
   }

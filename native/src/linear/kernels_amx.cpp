@@ -292,6 +292,7 @@ void multiply_amx(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, c
 
 }  // namespace
 
-extern const LinearKernels kAmxKernels = {kAvx512Kernels.quantize, multiply_amx};
+extern const LinearKernels kAmxKernels = {kAvx512Kernels.quantize, kAvx512Kernels.quantize_with,
+                                          kAvx512Kernels.scale_of_row, multiply_amx};
 
 }  // namespace fewbit

@@ -64,7 +64,8 @@ struct PackedMatrix {
 //
 // Float weights read `values`, row after row, and nothing else. Integer weights never read
 // `values`: each run of 32 inputs has codes q = round_half_even(x / scale) in [-127, 127] with
-// scale = absmax / 127 in float32 (0 for an all-zero run, whose codes are 0). They lie in blocks of
+// scale = absmax / 127 in float32 (0 for an all-zero run, whose codes are 0), of the run, or of all
+// runs of the row; or with a scale that is given for all rows. They lie in blocks of
 // 16 rows (the last may have fewer), and in a block run after run: what belongs to run g of row r
 // is at index slot(r, g), its 32 codes at q + 32 * slot(r, g).
 struct Activations {
@@ -110,8 +111,14 @@ Activations activations_in(void* memory, int64_t rows, int64_t columns, float* v
 // The kernels of one instruction set. They need no state of the thread but the default rounding
 // mode, and may be called from many threads at once.
 struct LinearKernels {
-  // Quantizes x [a.columns] into row `row` of `a`.
+  // Quantizes x [a.columns] into row `row` of `a`, each run with its own scale.
   void (*quantize)(const float* x, const Activations& a, int64_t row);
+  // The same with one scale for all runs. Codes are clipped to [-127, 127]; a run with a value that
+  // is not finite gets the scale NaN.
+  void (*quantize_with)(const float* x, const Activations& a, int64_t row, float scale);
+  // absmax / 127 in float32 of x [columns], columns a multiple of 32; not finite where a value is
+  // not.
+  float (*scale_of_row)(const float* x, int64_t columns);
 
   // out[r * out_stride + o] = the chain over runs of 32 inputs in ascending order, from acc = 0,
   //   acc = fma(float(dot), round(scale_w * scale_a), acc)

@@ -80,6 +80,7 @@ void multiply(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const
 }
 
 template <class S>
-inline constexpr LinearKernels kKernels{quantize_row<S>, multiply<S>};
+inline constexpr LinearKernels kKernels{quantize_row<S>, quantize_row_with<S>, scale_of_row<S>,
+                                        multiply<S>};
 
 }  // namespace fewbit

@@ -3,7 +3,8 @@
 A tensor in f32, f16 or bf16 is stored under its own name. One in any other format is stored as
 `<name>.codes` (U8), and for formats with scales of their own `<name>.scales` (F16 or F32) and
 `<name>.zeros` (U8); the header's `__metadata__` maps its name to {"format": ..., "shape": [...]},
-and with "activations": "bf16" where the layer's input is to be rounded to bf16 instead of int8.
+with "activations": "bf16" (or another of `Activations`) where the layer's input is to be rounded
+otherwise than to int8 per 32 inputs, and with the "input_scale" that "int8-static" needs.
 `manifest.json` is written last, and the folder appears as a whole.
 """
 
@@ -28,7 +29,7 @@ from fewbit.checkpoint.missing import missing_tensor
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.checkpoint.safetensors_write import Part, plain_part, write_safetensors
 from fewbit.checkpoint.strict_json import parse_object
-from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
+from fewbit.errors import BadFileError, FaultError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
 from fewbit.records.kernels import Activations
@@ -36,6 +37,8 @@ from fewbit.records.loading import FileStamp
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 CODES, SCALES, ZEROS = ".codes", ".scales", ".zeros"
 
@@ -97,10 +100,14 @@ def _write_weights(
 
 
 def _description(info: TensorInfo) -> dict[str, Any]:
-    described = {"format": info.format.name, "shape": list(info.shape)}
-    if info.activations is Activations.INT8:
-        return described
-    return {**described, "activations": info.activations.value}
+    described: dict[str, Any] = {"format": info.format.name, "shape": list(info.shape)}
+    if info.activations is not Activations.INT8:
+        described["activations"] = info.activations.value
+    if info.activations is Activations.STATIC:
+        if info.input_scale is None:
+            raise FaultError(f"'{info.name}' has static activations, but no scale for its input.")
+        described["input_scale"] = info.input_scale
+    return described
 
 
 def _parts(info: TensorInfo) -> list[Part]:
@@ -239,14 +246,16 @@ def _read_infos(file: SafetensorsFile) -> dict[str, TensorInfo]:
 def _encoded(path: Path, name: str, text: str) -> TensorInfo:
     described = parse_object(text.encode(), f"{path}: the description of {quoted(name)}")
     form, shape = described.get("format"), described.get("shape")
-    if set(described) - {"activations"} != {"format", "shape"} or not isinstance(form, str):
+    told = set(described) - {"activations", "input_scale"}
+    if told != {"format", "shape"} or not isinstance(form, str):
         raise _bad(path, name, "is not described by exactly a format and a shape")
     if not _is_shape(shape):
         raise _bad(path, name, f"has the shape {quoted(str(shape))}, not 1 to 4 sizes above 0")
     activations = _activations(path, name, described.get("activations", Activations.INT8.value))
+    scale = _input_scale(path, name, activations, described.get("input_scale"))
     try:
         info = encoded_info(name, parse_format(form), tuple(shape))
-        return replace(info, activations=activations)
+        return replace(info, activations=activations, input_scale=scale)
     except (UsageError, UnsupportedError) as error:
         raise _bad(path, name, f"has a format that cannot be ({str(error).rstrip('.')})") from error
 
@@ -254,8 +263,20 @@ def _encoded(path: Path, name: str, text: str) -> TensorInfo:
 def _activations(path: Path, name: str, value: Any) -> Activations:
     known = [kind.value for kind in Activations]
     if value not in known:
-        raise _bad(path, name, f"has activations {quoted(str(value))}, not {' or '.join(known)}")
+        names = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise _bad(path, name, f"has activations {quoted(str(value))}, not {names}")
     return Activations(value)
+
+
+def _input_scale(path: Path, name: str, activations: Activations, value: Any) -> float | None:
+    if activations is not Activations.STATIC:
+        if value is not None:
+            raise _bad(path, name, f"has an input scale, but activations {activations.value}")
+        return None
+    is_scale = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_scale or not 0 <= value <= _LARGEST_FLOAT32:
+        raise _bad(path, name, f"has the input scale {quoted(str(value))}, not a float32 from 0 on")
+    return float(value)
 
 
 def _is_shape(value: Any) -> TypeGuard[list[int]]:

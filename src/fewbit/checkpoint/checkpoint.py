@@ -25,6 +25,8 @@ class TensorInfo:
     nbytes: int
     activations: Activations = Activations.INT8
     """How the layer's input is to be rounded, where the format is an integer one."""
+    input_scale: float | None = None
+    """The calibrated scale of the layer's input, a float32 number; `Activations.STATIC` has one."""
 
     @property
     def matrix_shape(self) -> tuple[int, int]:

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 ACTIVATIONS_HELP = "How layers with integer weights round their inputs; as the model says."
 
-ActivationsOption = Annotated[Literal["int8", "bf16"] | None, Parameter(name="--activations")]
+Rounding = Literal["int8", "int8-token", "int8-static", "bf16"]
+
+ActivationsOption = Annotated[Rounding | None, Parameter(name="--activations")]
 
 
-def rounding(name: Literal["int8", "bf16"] | None) -> Activations | None:
+def rounding(name: Rounding | None) -> Activations | None:
     """Return the rounding that `--activations` names."""
     from fewbit.records.kernels import Activations
 

@@ -35,8 +35,8 @@ def bench(  # noqa: PLR0913
         prompt: Tokens of each request's prompt.
         tokens: Tokens that each request generates.
         concurrency: How many requests at once; several numbers, separated by commas.
-        activations: How layers with integer weights round their inputs: int8 or bf16; by default as
-            the model says.
+        activations: How layers with integer weights round their inputs: int8, int8-token,
+            int8-static or bf16; by default as the model says.
         kv: How keys and values are stored.
         rotate_keys: Rotate keys before they are stored.
         threads: Of the native executor; every core by default.

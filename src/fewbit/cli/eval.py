@@ -44,9 +44,9 @@ def eval(  # noqa: PLR0913
         threads: Threads of the native executor; every core by default.
         executor: native, or reference (slow, the truth in tests).
         isa: An instruction set to force.
-        activations: How the candidate's layers with integer weights round their inputs: int8 or
-            bf16; by default as the model says. A model against itself shows the effect of that
-            alone.
+        activations: How the candidate's layers with integer weights round their inputs: int8,
+            int8-token, int8-static or bf16; by default as the model says. A model against itself
+            shows the effect of that alone.
         strict: Refuse models that would not be run in their own formats.
         keep_packed: Keep both models' weights as they are run in files beside them.
         kv: How the candidate stores keys and values; the source keeps f16. A model against itself

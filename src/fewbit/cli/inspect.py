@@ -30,8 +30,8 @@ def inspect(  # noqa: PLR0913
         kernels: List the kernel of every matrix instead, and why others were not taken.
         isa: With --kernels, force an instruction set, such as avx2.
         kernel: With --kernels, force a kernel, such as w4.sym.g32/a8.g32/avx2.
-        activations: With --kernels, how layers with integer weights round their inputs: int8 or
-            bf16; by default as the model says.
+        activations: With --kernels, how layers with integer weights round their inputs: int8,
+            int8-token, int8-static or bf16; by default as the model says.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import deliver

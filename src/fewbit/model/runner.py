@@ -290,13 +290,16 @@ def _chooser(source: ModelSource, settings: RunSettings) -> Choose:
         return settings.activations or source.activations(slot)
 
     if settings.executor == "reference":
-        return lambda slot, tensor: choose_reference(slot, tensor, activations(slot))
+        return lambda slot, tensor: choose_reference(
+            slot, tensor, activations(slot), source.input_scale(slot)
+        )
     wanted = demand(settings.isa, settings.kernel, settings.activations)
 
     def native(slot: Slot, tensor: QuantTensor) -> KernelRecord:
+        asked = replace(wanted, input_scale=source.input_scale(slot))
         if activations(slot) is Activations.INT8:  # the chooser's default, unless it is asked for
-            return choose(slot, tensor, wanted)
-        return choose(slot, tensor, replace(wanted, activations=rounding_of(activations(slot))))
+            return choose(slot, tensor, asked)
+        return choose(slot, tensor, replace(asked, activations=rounding_of(activations(slot))))
 
     return native
 

@@ -79,6 +79,10 @@ class ModelSource:
         """Return how the input of a slot's layer is to be rounded, where the format asks it."""
         return self.info(slot).activations
 
+    def input_scale(self, slot: Slot) -> float | None:
+        """Return the calibrated scale of the input of a slot's layer, where there is one."""
+        return self.info(slot).input_scale
+
     def release(self, slot: Slot) -> None:
         """Tell the system that the mapped pages of a slot's tensor are not needed for now."""
         self.checkpoint.release(self.slots[slot].name)

@@ -14,6 +14,10 @@ class Activations(Enum):
 
     INT8 = "int8"
     """To int8 with a scale per token and 32 inputs: integer products, the fast path."""
+    TOKEN = "int8-token"
+    """To int8 with a scale per token: dynamic W8A8, as vLLM and others run it."""
+    STATIC = "int8-static"
+    """To int8 with one scale, calibrated and stored with the weights: static W8A8."""
     BF16 = "bf16"
     """To bf16: only the weights are quantized ("weight-only"); products in float32."""
 
@@ -35,10 +39,12 @@ class KernelRecord(Record, frozen=True):
     """The kernel id: weight layout, activation format and instruction set, such as
     `w4.sym.g32/a8.g32/avx512vnni`."""
     activations: str
-    """How the layer's input is rounded: `f32` (not at all), `int8-g32` (int8 per 32 inputs) or
-    `bf16`."""
+    """How the layer's input is rounded: `f32` (not at all), `int8-g32` (int8 per 32 inputs),
+    `int8-token`, `int8-static` or `bf16`."""
     bytes: int
     """Bytes of the weights as the kernel reads them."""
+    input_scale: float | None = None
+    """The scale of `int8-static`; None with other activations."""
     note: str = ""
     """What differs, in words; empty where the format is run as stored."""
     rejected: tuple[RejectedKernel, ...] = ()

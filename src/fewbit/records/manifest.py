@@ -34,6 +34,8 @@ class TensorEntry(Record, frozen=True, kw_only=True):
     bytes: int
     activations: Activations | None = None
     """How the layer's input is rounded; None for a vector, and where the weights are floats."""
+    input_scale: float | None = None
+    """The calibrated scale of the layer's input, where activations are static."""
     method: str
     """How the codes were found; empty where the source's were kept."""
     status: Status

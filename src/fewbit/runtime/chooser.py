@@ -24,6 +24,9 @@ ISAS = ("amx", "avx512vnni", "avx2", "neon", "portable")
 _TILES = "amx+avx512vnni"
 """Tiles for many rows, the vector units for a few."""
 
+_STATIC = "int8-static"
+"""The rounding that needs a calibrated scale of each layer's input."""
+
 _NEEDS = {
     "amx": "AMX int8 tiles",
     "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
@@ -46,19 +49,18 @@ class Family:
     first. An executor with AMX runs `avx512vnni` for weights that are not for tiles."""
 
 
+_INTEGER_ISAS = {
+    _TILES: ("amx",),
+    "avx512vnni": ("avx512vnni", "amx"),
+    "avx2": ("avx2",),
+    "neon": ("neon",),
+    "portable": ("portable",),
+}
+
 FAMILIES = (
-    Family(
-        "a8.g32",
-        "int8-g32",
-        frozenset({Weights.INTEGER}),
-        {
-            _TILES: ("amx",),
-            "avx512vnni": ("avx512vnni", "amx"),
-            "avx2": ("avx2",),
-            "neon": ("neon",),
-            "portable": ("portable",),
-        },
-    ),
+    Family("a8.g32", "int8-g32", frozenset({Weights.INTEGER}), _INTEGER_ISAS),
+    Family("a8.token", "int8-token", frozenset({Weights.INTEGER}), _INTEGER_ISAS),
+    Family("a8.static", _STATIC, frozenset({Weights.INTEGER}), _INTEGER_ISAS),
     Family(
         "abf16",
         "bf16",
@@ -95,11 +97,18 @@ class Demand:
     activations: str | None = None
     """How the inputs of integer weights are to be rounded, the `rounding` of a family. A forced
     kernel decides for the layers that it binds."""
+    input_scale: float | None = None
+    """The calibrated scale of the layer's input; None where the model has none."""
 
 
 ANY = Demand()
 
-_ROUNDINGS = {Activations.INT8: "int8-g32", Activations.BF16: "bf16"}
+_ROUNDINGS = {
+    Activations.INT8: "int8-g32",
+    Activations.TOKEN: "int8-token",
+    Activations.STATIC: _STATIC,
+    Activations.BF16: "bf16",
+}
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,7 @@ def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecor
         kernel=taken.kernel,
         activations=taken.family.rounding,
         bytes=size_of(form, tensor.shape),
+        input_scale=wanted.input_scale if taken.family.rounding == _STATIC else None,
         note=form.note,
         rejected=tuple(_rejected(candidates, taken)),
     )
@@ -238,6 +248,8 @@ def _objection(family: Family, isas: tuple[str, ...], kernel: str, wanted: Deman
         return f"activations in {wanted.activations} were asked for"
     if wanted.isa not in (None, *isas):
         return f"{wanted.isa} was asked for"
+    if family.rounding == _STATIC and wanted.input_scale is None:
+        return "the model has no calibrated scale for the layer's input"
     return None
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fewbit import _native
 from fewbit._native import PackedArena, PackedMatrix, ThreadPool
-from fewbit.errors import FaultError, UsageError
+from fewbit.errors import FaultError, KernelError, UsageError
 from fewbit.formats.registry import decode
 from fewbit.program import (
     Add,
@@ -278,9 +278,11 @@ class ProgramWriter:
     @_write.register
     def _(self, op: Linear, out: int) -> None:
         bias = None if op.bias is None else self._vector(op.bias)
-        activations = self._binding.kernels[op.weight].activations
+        kernel = self._binding.kernels[op.weight]
         weight = self._matrix(op.weight)
-        self.program.linear(out, self.buffers[op.x], weight, bias, activations)
+        self.program.linear(
+            out, self.buffers[op.x], weight, bias, kernel.activations, kernel.input_scale or 0.0
+        )
 
     @_write.register
     def _(self, op: Rope, out: int) -> None:
@@ -314,8 +316,10 @@ class ProgramWriter:
 
     @_write.register
     def _(self, op: Mixture, out: int) -> None:
+        kernels = self._binding.kernels
+
         def rounding(slot: Slot) -> str:
-            return self._binding.kernels[slot].activations
+            return kernels[slot].activations
 
         experts = [
             (
@@ -325,6 +329,8 @@ class ProgramWriter:
                 rounding(expert.gate),
                 rounding(expert.up),
                 rounding(expert.down),
+                self._shared_scale(expert.gate, expert.up),
+                kernels[expert.down].input_scale or 0.0,
             )
             for expert in op.experts
         ]
@@ -337,6 +343,16 @@ class ProgramWriter:
             op.normalized,
             op.activation.value,
         )
+
+    def _shared_scale(self, gate: Slot, up: Slot) -> float:
+        """Return the static scale of the input that two matrices of an expert read."""
+        scales = {self._binding.kernels[slot].input_scale for slot in (gate, up)} - {None}
+        if len(scales) > 1:
+            raise KernelError(
+                f"'{gate}' and '{up}' read one input, but have different static scales for it; "
+                "calibrate them together."
+            )
+        return scales.pop() or 0.0 if scales else 0.0
 
     @_write.register
     def _(self, op: Add, out: int) -> None:

@@ -16,6 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import KernelError, NumericalError
+from fewbit.formats.activations import (
+    ACTIVATION_RUN,
+    quantize_activations,
+    quantize_static,
+    quantize_tokens,
+)
 from fewbit.formats.floats import decode_bf16, encode_bf16
 from fewbit.formats.registry import FLOATS, FP8, decode
 from fewbit.formats.spec import QuantTensor
@@ -46,9 +52,6 @@ from fewbit.runtime.mixture import mixed, route, rows_of_expert
 from fewbit.runtime.step import PAGE, Span, StepInput
 
 Floats: TypeAlias = NDArray[np.float32]
-
-ACTIVATION_RUN = 32
-"""Inputs that share one dynamic scale under `int8-g32`."""
 
 _OUTPUTS = 2048
 """Rows of a matrix that are widened to float64 at once, so that a large head fits in memory."""
@@ -147,30 +150,20 @@ def softcap(x: Floats, cap: float) -> Floats:
     return (cap * np.tanh(x.astype(np.float64) / cap)).astype(np.float32)
 
 
-def quantize_activations(x: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Round x [rows, n * 32] as `int8-g32` does.
-
-    scale = absmax / 127 and q = round_half_even(x / scale), both in float32, per 32 inputs; a run
-    of zeros has scale 0. q stays within [-127, 127] even where a subnormal scale is inexact.
-
-    Returns:
-        q int8 [rows, n * 32] and scales float32 [rows, n].
-    """
-    runs = x.reshape(len(x), x.shape[1] // ACTIVATION_RUN, ACTIVATION_RUN)
-    scales = np.abs(runs).max(axis=-1) / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        quotients = np.where(scales[..., None] > 0, runs / scales[..., None], np.float32(0))
-    q = np.clip(np.rint(quotients), -127, 127).astype(np.int8)
-    return q.reshape(x.shape), scales
-
-
 def round_to_bf16(x: Floats) -> Floats:
     """Round to bf16, to nearest and ties to even, and back; a NaN stays a NaN."""
     return np.where(np.isnan(x), x, decode_bf16(encode_bf16(x)))
 
 
-def rounded_activations(x: Floats, activations: str) -> NDArray[np.float64]:
+def rounded_activations(
+    x: Floats, activations: str, input_scale: float | None = None
+) -> NDArray[np.float64]:
     """Return what a kernel that rounds its input as `activations` says multiplies with.
+
+    Args:
+        x: float32 [rows, inputs].
+        activations: as a `KernelRecord` has it.
+        input_scale: the scale of `int8-static`.
 
     Raises:
         KernelError: an activation format that this executor cannot emulate.
@@ -181,20 +174,29 @@ def rounded_activations(x: Floats, activations: str) -> NDArray[np.float64]:
         case "int8-g32":
             q, scales = quantize_activations(x)
             return q.astype(np.float64) * np.repeat(scales.astype(np.float64), ACTIVATION_RUN, -1)
+        case "int8-token":
+            q, scales = quantize_tokens(x)
+            return q.astype(np.float64) * scales[:, None].astype(np.float64)
+        case "int8-static" if input_scale is not None:
+            return quantize_static(x, input_scale).astype(np.float64) * np.float32(input_scale)
         case "bf16":
             return round_to_bf16(x).astype(np.float64)
         case _:
             raise KernelError(
                 f"The reference executor cannot emulate activations '{activations}'; it knows "
-                "f32, int8-g32 and bf16."
+                "f32, int8-g32, int8-token, int8-static with a scale, and bf16."
             )
 
 
 def linear(
-    x: Floats, weight: Floats, bias: Floats | None = None, activations: str = "f32"
+    x: Floats,
+    weight: Floats,
+    bias: Floats | None = None,
+    activations: str = "f32",
+    input_scale: float | None = None,
 ) -> Floats:
     """Return round(x) [rows, inputs] @ weight.T [inputs, outputs], rounded, plus bias [outputs]."""
-    rounded = rounded_activations(x, activations)
+    rounded = rounded_activations(x, activations, input_scale)
     out = np.empty((len(x), len(weight)), np.float32)
     for start in range(0, len(weight), _OUTPUTS):
         block = slice(start, start + _OUTPUTS)
@@ -203,12 +205,16 @@ def linear(
 
 
 def choose_reference(
-    slot: Slot, tensor: QuantTensor, activations: Activations = Activations.INT8
+    slot: Slot,
+    tensor: QuantTensor,
+    activations: Activations = Activations.INT8,
+    input_scale: float | None = None,
 ) -> KernelRecord:
     """Return the record of this executor for a matrix, rounding inputs as native kernels do.
 
     Raises:
-        KernelError: an integer format whose inputs do not divide into runs of 32.
+        KernelError: an integer format whose inputs do not divide into runs of 32, or static
+            activations without a scale.
     """
     exact = tensor.spec in FLOATS or tensor.spec in FP8
     rows, columns = tensor.shape
@@ -217,12 +223,16 @@ def choose_reference(
             f"'{slot}' has {columns} inputs in {tensor.spec.name}; integer kernels need a "
             f"multiple of {ACTIVATION_RUN}."
         )
+    static = not exact and activations is Activations.STATIC
+    if static and input_scale is None:
+        raise KernelError(f"'{slot}' has no calibrated scale for its input; it needs one.")
     return KernelRecord(
         slot=slot,
         format=tensor.spec.name,
         kernel="reference",
         activations="f32" if exact else rounding_of(activations),
         bytes=rows * columns * 4,
+        input_scale=input_scale if static else None,
     )
 
 
@@ -355,7 +365,8 @@ class ReferenceExecutor:
         return softcap(buffers[op.x], op.cap)
 
     def _linear(self, x: Floats, slot: Slot, bias: Floats | None = None) -> Floats:
-        return linear(x, self._weight(slot), bias, self._binding.kernels[slot].activations)
+        kernel = self._binding.kernels[slot]
+        return linear(x, self._weight(slot), bias, kernel.activations, kernel.input_scale)
 
     def _expert(self, expert: Expert, x: Floats, activation: Activation) -> Floats:
         gate, up = self._linear(x, expert.gate), self._linear(x, expert.up)
