@@ -5,9 +5,10 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
-from fewbit.errors import UsageError
+from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import decode, encode
 from fewbit.model.weights import open_model
 from fewbit.quantize import Container, plan, quantize
@@ -169,6 +170,23 @@ def test_what_cannot_be_is_refused(gguf_source):
         allocate(wish(gguf_source, parse_size("20kB")), WINDOWS, rounded, SETTINGS)
     with pytest.raises(UsageError, match="needs more than 3"):
         allocate(wish(gguf_source, parse_size("20kB")), WINDOWS[:3], rounded, SETTINGS)
+
+
+def test_transforms_are_taken_over_and_count_in_the_size(tmp_path, folder_source):
+    base = replace(built_in("rtn-int4-g32"), transforms=("rescale",))
+    asked = wish(folder_source, parse_bits(5.0), Container.FEWBIT, base)
+    recipe, record = allocate(asked, WINDOWS, rounded, AFFINE)
+    assert recipe.transforms == ("rescale",)
+    manifest = quantize(folder_source, recipe, tmp_path / "out")
+    assert manifest.tensor_bytes == record.bytes <= record.target_bytes
+    assert any("without the recipe's transforms" in note for note in record.notes)
+
+
+def test_a_transform_that_adds_a_matrix_is_refused(folder_source):
+    base = replace(built_in("rtn-int4-g32"), transforms=("rotate-residual",))
+    asked = wish(folder_source, parse_bits(5.0), Container.FEWBIT, base)
+    with pytest.raises(UnsupportedError, match=r"a matrix of its own of head\.weight"):
+        allocate(asked, WINDOWS, rounded, AFFINE)
 
 
 def test_the_allocated_choice_is_never_predicted_worse_than_any_uniform_one():

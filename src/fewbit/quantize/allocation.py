@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.calibration import window_digest
-from fewbit.errors import UsageError
+from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
@@ -199,8 +199,10 @@ class _Work:
             costs += of[slot] * np.array(format_errors(source, slot, forms, squares))
             shape = source.info(slot).matrix_shape
             needed += np.array([encoded_bytes(form, shape) for form in forms])
-        kept = sum(source.info(slot).nbytes for slot in slots)
         options = [Option(int(b), float(c)) for b, c in zip(needed, costs, strict=True)]
+        if self.wish.base.transforms:  # what they touch is not kept as it is stored
+            return Group(tuple(slots), tuple(names), tuple(options))
+        kept = sum(source.info(slot).nbytes for slot in slots)
         return Group(tuple(slots), (*names, KEEP), (*options, Option(kept, 0.0)))
 
 
@@ -230,8 +232,15 @@ class _Found:
     def room(self) -> int:
         """The bytes that the groups may take: all but those of what is not chosen for."""
         least = smallest(self.groups)
-        fixed = self.plan(least).promised_bytes - total_bytes(self.groups, least)
-        return self.budget.tensors - fixed
+        planned = self.plan(least)
+        added = {t.slot for t in planned.tensors if t.slot} - self.work.wish.source.slots.keys()
+        if added:
+            raise UnsupportedError(
+                f"The transforms {', '.join(self.work.wish.base.transforms)} make a matrix of its "
+                f"own of {', '.join(sorted(added))}, which a target size cannot choose for; leave "
+                "them out, or name formats."
+            )
+        return self.budget.tensors - (planned.promised_bytes - total_bytes(self.groups, least))
 
     @cached_property
     def best(self) -> tuple[int, ...]:
@@ -259,13 +268,14 @@ class _Found:
         """Build a choice and run it on the held-out windows."""
         what = described(self.groups, choice)
         self.work.progress(f"measuring {what}", 0, 1)
-        planned = self.plan(choice)
-        every = self.work.model.measure(build.make(planned, self.work.model.squares))
+        plain = msgspec.structs.replace(self.recipe(choice), transforms=(), tune=None)
+        compared = plan(self.work.wish.source, plain, self.work.wish.container)
+        every = self.work.model.measure(build.make(compared, self.work.model.squares))
         held_out = every[self.work.settings.probe_windows :]
         spread = float(held_out.std(ddof=1)) if len(held_out) > 1 else 0.0
         figures = MeasuredChoice(
             what=what,
-            bytes=planned.promised_bytes + self.budget.overhead,
+            bytes=self.plan(choice).promised_bytes + self.budget.overhead,
             predicted=total_cost(self.groups, choice),
             divergence=float(held_out.mean()),
             deviation=spread / math.sqrt(len(held_out)),
@@ -301,7 +311,11 @@ class _Found:
         probed = sum(lengths[: self.work.settings.probe_windows])
         planned = self.plan(better.choice)
         counts = Counter(t.format.name for t in planned.tensors if t.status == "quantized")
-        note = "matrices that read the same input were probed together"
+        notes = []
+        if self.work.together:
+            notes.append("matrices that read the same input were probed together")
+        if self.work.wish.base.transforms or self.work.wish.base.tune:
+            notes.append("the choices were compared without the recipe's transforms and tuning")
         return AllocationRecord(
             target_bytes=self.budget.target,
             counts=self.budget.counts,
@@ -316,7 +330,7 @@ class _Found:
             windows_sha256=window_digest(windows, [np.ones(n, np.bool_) for n in lengths]),
             formats=dict(counts),
             sensitivities=tuple(map(_recorded, self.sensitivities)),
-            notes=(note,) if self.work.together else (),
+            notes=tuple(notes),
         )
 
 

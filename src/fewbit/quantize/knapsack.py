@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_UNITS = 1 << 16
-"""Units of a budget: 200 items of 10 options take half a second and 13 MB for the way back."""
+MOST_UNITS = 1 << 18
+"""Units of a budget: 200 items of 13 options take two seconds and 52 MB for the way back, and models
+of up to some gigabytes are exact."""
 
 
 @dataclass(frozen=True)
