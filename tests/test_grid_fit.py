@@ -26,6 +26,7 @@ from fewbit.formats.grid import (
 )
 from fewbit.formats.registry import BLOCK_FORMATS, decode, encode, parse_format
 from fewbit.formats.spec import BlockSpec, QuantTensor
+from fewbit.methods.clip import search_range
 
 BLOCKS = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4"]
 TWO_LEVELS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
@@ -117,6 +118,16 @@ def test_a_search_is_no_worse_than_the_affine_range(name):
     weight, form = weights(seed=4), parse_format(name)
     _, grid = split(affine.encode(weight, form))
     assert error(weight, fit(weight, form)) <= error(weight, grid)
+
+
+@pytest.mark.parametrize(
+    "name", ["int4-row", "int4-row-asym", "int8-row", "int3-g64-asym", "int4-g32", "int2-g32"]
+)
+def test_outliers_are_cut_as_far_as_a_search_over_ranges_cuts_them(name):
+    weight = np.random.default_rng(17).standard_t(5, (64, 1024)).astype(np.float32)
+    form = parse_format(name)
+    _, ranged = split(search_range(weight, form))
+    assert error(weight, fit(weight, form)) <= error(weight, ranged)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -26,12 +26,13 @@ F32: TypeAlias = NDArray[np.float32]
 
 _SHORT = 64
 """Groups up to this size lie along columns."""
-_SYMMETRIC_STARTS = 9
-_OFFSET_STARTS = 9
-"""Steps tried. On real weights twice as many lower the error by another 0.1% without an offset and
-by 0.4% with one, and half as many raise it by 0.3% and 1%."""
-_ANCHORS = (0.0, 0.5, 1.0)
-"""Where a grid is held while its step changes: at the lowest value, the middle, the highest."""
+_STARTS = 9
+"""Steps tried for groups of up to 64. On real weights twice as many lower the error by another 0.1%
+without an offset and by 0.4% with one, and half as many raise it by 0.3% and 1%."""
+_LONG_STARTS = 24
+_LONG_CUT = 2.5
+"""Longer groups have far outliers: steps are tried down to 1 / (1 + this) of what the range needs
+at 4 bits; the more levels, the less is gained by cutting."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,13 +205,25 @@ def _symmetric_starts(groups: Groups, layout: GridLayout) -> Iterable[tuple[F32,
     longest = np.abs(groups.x).argmax(axis=groups.axis, keepdims=True)
     value = np.take_along_axis(groups.x, longest, axis=groups.axis)
     outer = np.float32(layout.levels[0])
-    unit = -outer / np.float32(8) if not layout.integer else np.float32(1)
-    beyond = min(3.0, 0.45 * abs(float(outer / unit)))
-    for delta in np.linspace(-0.9, beyond, _SYMMETRIC_STARTS, dtype=np.float32):
-        scale = value / (outer - delta * unit)
+    for beyond in _beyond(layout, -float(outer), 3.0):
+        scale = value / (outer * beyond)
         yield scale, np.zeros_like(scale)
         if layout.levels[0] != -layout.levels[-1]:
             yield -scale, np.zeros_like(scale)
+
+
+def _beyond(layout: GridLayout, last: float, most: float) -> NDArray[np.float32]:
+    """Return how far the range is to reach, in units of where the last of the levels lies.
+
+    From a little less than one step under it, so that it falls anywhere between two codes, to
+    `most` steps past it where levels are integers, fewer where there are few.
+    """
+    step = 1.0 if layout.integer else last / 8
+    first = 1 - 0.9 * step / last
+    if layout.group > _SHORT:
+        cut = _LONG_CUT * min(1.0, (8 / last) ** 0.5)
+        return np.geomspace(first, 1 + cut, _LONG_STARTS, dtype=np.float32)
+    return np.linspace(first, 1 + min(most * step / last, 0.45), _STARTS, dtype=np.float32)
 
 
 def _offset_starts(groups: Groups, layout: GridLayout) -> Iterable[tuple[F32, F32]]:
@@ -220,15 +233,28 @@ def _offset_starts(groups: Groups, layout: GridLayout) -> Iterable[tuple[F32, F3
     if layout.offset is not Offset.VALUE:
         low, high = np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0))
     last = np.float32(layout.levels[-1])
-    beyond = min(2.4, 0.3 * float(last))
-    for delta in np.linspace(-0.9, beyond, _OFFSET_STARTS, dtype=np.float32):
-        scale = (high - low) / (last + delta)
+    for beyond in _beyond(layout, float(last), 2.4):
+        scale = (high - low) / (last * beyond)
         slack = (high - low) - scale * last
-        for anchor in _ANCHORS:
-            offset = low + slack * np.float32(anchor)
+        for anchor in _anchors(low, high, layout):
+            offset = low + slack * anchor
             if layout.offset is Offset.ZERO:
                 offset = -scale * zero_point(scale, offset, layout)
             yield scale, offset
+
+
+def _anchors(low: F32, high: F32, layout: GridLayout) -> tuple[F32 | np.float32, ...]:
+    """Return where the grid is held while its step changes, as a share of the range.
+
+    At the middle, or at zero where that has a code of its own, and in short groups at both ends:
+    there it matters where between two codes the values fall.
+    """
+    inside: F32 | np.float32 = np.float32(0.5)
+    if layout.offset is Offset.ZERO:
+        inside = ratio(-low, high - low)
+    if layout.group > _SHORT:
+        return (inside,)
+    return np.float32(0), inside, np.float32(1)
 
 
 def _table_levels(quotients: F32, layout: GridLayout) -> F32:
