@@ -16,6 +16,9 @@ def test_every_built_in_recipe_names_real_formats(name):
     for rule in recipe.rules:
         for form in (rule.format, *rule.fallback):
             assert form == KEEP or parse_format(form).name == form
+    if name.endswith("-w8a8"):
+        assert [r.activations.value for r in recipe.rules] == ["int8-token", "int8", "int8"]
+        return
     if name != "rtn-fp8":
         start = "awq" if recipe.transforms else recipe.method
         assert name.removesuffix("-wo") == f"{start}-{recipe.rules[0].format}"
@@ -25,7 +28,7 @@ def test_every_built_in_recipe_names_real_formats(name):
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == (len(METHODS) + 1) * (7 * 4 * 2 * 2 + 12) + 1
+    assert len(names) == len(set(names)) == (len(METHODS) + 1) * (7 * 4 * 2 * 2 + 12) + 3
     for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "gptq-q4_k"):
         assert name in names
 
@@ -35,6 +38,7 @@ def test_awq_rescales_before_scales_are_searched():
     assert recipe.transforms == ("awq",)
     assert recipe.method == "imatrix"
     assert not any(built_in(f"{method}-int4-g128").transforms for method in METHODS)
+    assert built_in("smoothquant-w8a8").transforms == ("smoothquant",)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ tensor is kept. All are recorded. `rtn-fp8` puts every matrix in fp8_e4m3 with a
 ending `-wo` ("weight-only", of integers in groups or rows) has layers round their inputs to bf16
 instead of int8. `awq-<format>` rescales channels by AWQ's search, then searches scales weighted by
 the importance of inputs (the method `imatrix`, in the place of the paper's clipping).
+`<rtn|smoothquant>-w8a8` puts everything in int8 by row, and the inputs of the layers in int8 by
+token, with or without SmoothQuant's rescale.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ _SUPER_BLOCKS = {
 _HEADS_OF_8_BITS = ("q4_0", "q8_0")
 _FP8 = "rtn-fp8"
 _WEIGHT_ONLY = "-wo"
+_W8A8 = {"rtn-w8a8": (), "smoothquant-w8a8": ("smoothquant",)}
+"""The transforms of recipes for int8 weights and activations."""
 _AWQ = "awq-"
 _AWQ_METHOD = "imatrix"
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
@@ -63,7 +67,7 @@ def built_in_names() -> tuple[str, ...]:
     starts = (*METHODS, _AWQ.removesuffix("-"))
     integers = [f"{start}-{form}" for start in starts for form in affine]
     blocks = [f"{start}-{form}" for start in starts for form in (*_BLOCKS, *_SUPER_BLOCKS)]
-    return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8)
+    return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8, *_W8A8)
 
 
 def built_in(name: str) -> Recipe:
@@ -78,8 +82,11 @@ def built_in(name: str) -> Recipe:
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <method>-<format>, a method of "
             f"{', '.join(METHODS)} (or awq) and a format int<2..8>-<g32|g64|g128|row>[-asym][-wo] "
-            f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or rtn-fp8, or the path of a .toml file."
+            f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or {', '.join((_FP8, *_W8A8))}, or the "
+            "path of a .toml file."
         )
+    if name in _W8A8:
+        return Recipe(name=name, method="rtn", rules=_w8a8_rules(), transforms=_W8A8[name])
     transforms = ("awq",) if name.startswith(_AWQ) else ()
     solved = f"{_AWQ_METHOD}-{name.removeprefix(_AWQ)}" if transforms else name
     method = _method_of(solved)
@@ -152,6 +159,11 @@ def checked(recipe: Recipe) -> Recipe:
             if form != KEEP:
                 parse_format(form)
     return recipe
+
+
+def _w8a8_rules() -> tuple[Rule, ...]:
+    layers = Rule(role=Role.LINEAR, format="int8-row", activations=Activations.TOKEN)
+    return layers, *(Rule(role=r, format="int8-row") for r in (Role.EMBEDDING, Role.HEAD))
 
 
 def _rules(form: str) -> tuple[Rule, ...]:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.formats.activations import quantize_tokens
 from fewbit.methods.scaling import (
     Consumer,
     Rounding,
@@ -34,10 +35,9 @@ RoundInputs: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 def int8_per_token(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return rows rounded to int8 with a float32 scale each: absmax / 127, ties to even."""
-    scales = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
-    codes = np.divide(x, scales, out=np.zeros_like(x), where=scales > 0)
-    values: NDArray[np.float32] = np.rint(codes).clip(-127, 127) * scales
+    """Return rows rounded to int8 with a scale each, as `int8-token` does, and decoded."""
+    codes, scales = quantize_tokens(x)
+    values: NDArray[np.float32] = codes * scales[:, None]
     return values
 
 
