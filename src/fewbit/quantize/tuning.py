@@ -1,0 +1,136 @@
+"""Tuning what was solved by distillation, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fewbit.calibrate.calibration import CalibrationSet
+from fewbit.formats.registry import F32, decode_rows, encode
+from fewbit.formats.spec import QuantTensor
+from fewbit.program import Slot
+from fewbit.quantize.made import Made
+from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
+from fewbit.quantize.solving import Solved, check_finite, digest, relative_error, solve_alone
+from fewbit.records.manifest import Change
+from fewbit.records.recipe import Tune
+from fewbit.tune import Job, Tuned, TuneSettings, TuneText, distill
+
+DEFAULT_STEPS = 120
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+def tune_settings(what: Tune, steps: int | None, *, int8: bool) -> TuneSettings:
+    """Return how a model is tuned.
+
+    Args:
+        what: what changes.
+        steps: of the optimizer; None for the default.
+        int8: whether layers round their inputs to int8.
+    """
+    return TuneSettings(
+        what=Tuned(what),
+        steps=DEFAULT_STEPS if steps is None else steps,
+        round_activations=int8,
+    )
+
+
+def tuned(
+    planned: QuantizationPlan,
+    made: Made,
+    calibration: CalibrationSet,
+    settings: TuneSettings,
+    folder: Path,
+    progress: Progress,
+) -> Made:
+    """Return what was made with its tensors tuned against the source.
+
+    Matrices keep their formats; vectors that change are stored in float32, as the plan has them.
+
+    Args:
+        planned: the plan.
+        made: what was solved; matrices that are not there are solved without statistics.
+        calibration: the text to tune on; a part of it is held out and decides what is kept.
+        settings: what is tuned, and how.
+        folder: where a stopped tuning finds its states again.
+        progress: told of every step.
+
+    Raises:
+        As `distill`.
+    """
+    start = _started(planned, made)
+    before = {slot: digest(solved.tensor) for slot, solved in start.items()}
+    result = distill(
+        planned.source,
+        {slot: solved.tensor for slot, solved in start.items()},
+        TuneText(calibration.windows, calibration.masks),
+        settings,
+        Job(folder, _key(before, calibration), _told(settings, progress)),
+    )
+    names = {t.slot: t for t in planned.tensors if t.slot}
+    changed = {
+        slot: _changed(planned, names[slot], start[slot], tensor)
+        for slot, tensor in result.tensors.items()
+        if digest(tensor) != before[slot]
+    }
+    record = result.record
+    detail = (
+        f"{record.ran} steps of {record.batch} windows; mean KL on {record.held_out} held-out "
+        f"windows {record.before:.4f} before, {record.after:.4f} after"
+    )
+    stored = tuple(names[slot].stored for slot in changed)
+    change = Change(name=f"tune {record.what}", detail=detail, tensors=stored)
+    return replace(
+        made, solved={**start, **changed}, tuning=(*made.tuning, change), tune_record=record
+    )
+
+
+def _started(planned: QuantizationPlan, made: Made) -> dict[Slot, Solved]:
+    """Return the tensor of every slot as it would be written without tuning."""
+    return {
+        tensor.slot: made.solved.get(tensor.slot) or _untouched(planned, tensor)
+        for tensor in planned.tensors
+        if tensor.slot
+    }
+
+
+def _untouched(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
+    if tensor.status == "quantized":
+        return solve_alone(planned, tensor)
+    kept = planned.source.read(tensor.slot)
+    check_finite(kept, tensor.label)
+    if kept.shape[0] > 1 or kept.spec == F32:
+        return Solved(kept, 0.0)
+    return Solved(encode(decode_rows(kept, slice(None)), F32), 0.0)
+
+
+def _changed(
+    planned: QuantizationPlan, tensor: PlannedTensor, solved: Solved, found: QuantTensor
+) -> Solved:
+    """Return a tuned tensor with its error anew."""
+    if found.shape[0] == 1:
+        return replace(solved, tensor=found)
+    error = relative_error(planned.source.read(tensor.slot), found)
+    return replace(solved, tensor=found, relative_error=error)
+
+
+def _key(digests: Mapping[Slot, str], calibration: CalibrationSet) -> str:
+    return " ".join([calibration.facts.tokens_sha256, *digests.values()])
+
+
+def _told(settings: TuneSettings, progress: Progress) -> Callable[..., None]:
+    best = np.inf
+
+    def told(step: int, point: object) -> None:
+        nonlocal best
+        divergence = getattr(point, "divergence", None)
+        best = best if divergence is None else min(best, divergence)
+        shown = f" (held-out KL {best:.4f})" if np.isfinite(best) else ""
+        progress(f"tuning{shown}", step, settings.steps)
+
+    return told
