@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings
+    from fewbit.quantize.importance import GivenImportance
 
 
 @Parameter(name="*")
@@ -37,6 +38,17 @@ class CalibrationOptions:
         Literal["quantized", "source"],
         Parameter(help="Whose layers give a layer the inputs that it is solved for."),
     ] = "quantized"
+
+    imatrix: Annotated[
+        Path | None,
+        Parameter(help="An importance matrix of llama.cpp, in place of text (methods imatrix)."),
+    ] = None
+
+    def importance(self) -> GivenImportance | None:
+        """Return the importance matrix that was named; raises BadFileError or MissingError."""
+        from fewbit.quantize.importance import given_importance
+
+        return None if self.imatrix is None else given_importance(self.imatrix)
 
     def settings(self, threads: int | None) -> CalibrationSettings:
         """Return what to read, and how much; raises UsageError."""

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from fewbit.cli.allocation import TARGET, TargetOptions
 from fewbit.cli.calibration import CALIBRATION, CalibrationOptions
 from fewbit.cli.output import JsonOption
+from fewbit.cli.tuning import TUNING, TuneOptions
 
 if TYPE_CHECKING:
     from fewbit.model.weights import ModelSource
@@ -26,6 +27,7 @@ def quantize(  # noqa: PLR0913
     out: Path,
     target: TargetOptions = TARGET,
     calibration: CalibrationOptions = CALIBRATION,
+    tuning: TuneOptions = TUNING,
     threads: int | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = None,
@@ -39,6 +41,7 @@ def quantize(  # noqa: PLR0913
         target: A size to choose formats for; the recipe, or the name of a method, says how codes
             are found.
         calibration: What the model is calibrated on.
+        tuning: What distillation changes after solving.
         recipe: A built-in recipe, rtn-int4-g32 or gptq-refined-q4_0 for example, or a .toml file.
         out: A new folder, or a file that ends in .gguf for recipes of GGUF types.
         threads: Of the model while it is calibrated; all cores.
@@ -55,11 +58,11 @@ def quantize(  # noqa: PLR0913
     from fewbit.report.quantization import print_manifest
 
     size = target.target()
-    found = base_recipe(recipe, size)
+    found = tuning.of(base_recipe(recipe, size))
     with open_model(locate(source)) as opened, watched() as progress:
         require_output(opened, container_of(out), out)
         planned = None if size else _planned(opened, found, out, strict=strict)
-        settings = _settings(opened, found, calibration, threads, progress)
+        settings = _settings(opened, found, (calibration, tuning), threads, progress)
         if size is not None:
             text = calibration.settings(threads)
             found, settings = allocated(
@@ -86,7 +89,7 @@ def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) ->
 def _settings(
     source: ModelSource,
     recipe: Recipe,
-    options: CalibrationOptions,
+    options: tuple[CalibrationOptions, TuneOptions],
     threads: int | None,
     progress: Progress,
 ) -> QuantizeSettings:
@@ -94,7 +97,14 @@ def _settings(
     from fewbit.calibrate.mix import calibration_windows
     from fewbit.quantize import QuantizeSettings, needs_text
 
-    windows = None
-    if needs_text(recipe):
-        windows = calibration_windows(source, options.settings(threads), progress)
-    return QuantizeSettings(calibration=windows, inputs=options.inputs, threads=threads)
+    calibration, tuning = options
+    given, windows = calibration.importance(), None
+    if needs_text(recipe) and (given is None or calibration.calibration or recipe.tune):
+        windows = calibration_windows(source, calibration.settings(threads), progress)
+    return QuantizeSettings(
+        calibration=windows,
+        inputs=calibration.inputs,
+        importance=given,
+        tuning=tuning.settings(recipe),
+        threads=threads,
+    )

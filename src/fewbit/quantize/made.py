@@ -10,6 +10,7 @@ from fewbit.quantize.solving import Solved
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.manifest import Change
+from fewbit.records.tuning import TuneRecord
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Made:
     allocation: AllocationRecord | None = None
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()
+    tune_record: TuneRecord | None = None
 
 
 NOTHING_MADE = Made()

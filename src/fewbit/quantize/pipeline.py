@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.quantize.calibrated import Solving, solve_plan
+from fewbit.quantize.importance import GivenImportance, solve_given
 from fewbit.quantize.made import Made
 from fewbit.quantize.planning import QuantizationPlan, plan
 from fewbit.quantize.resume import SolvedStore, WorkKey, hashed, work_folder
 from fewbit.quantize.transforming import Walking, apply_transforms, fingerprints, need_text
+from fewbit.quantize.tuning import tuned
 from fewbit.quantize.writing import container_of, require_free, write
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
@@ -28,6 +31,7 @@ from fewbit.records.manifest import Change, Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.native import available_cores, thread_pool
+from fewbit.tune import Tuned, TuneSettings
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
@@ -47,6 +51,10 @@ class QuantizeSettings:
     """Whose layers give a layer its inputs."""
     allocation: AllocationRecord | None = None
     """How the recipe's formats were chosen, for the manifest."""
+    importance: GivenImportance | None = None
+    """Stands for calibration text, for methods that weigh inputs one by one."""
+    tuning: TuneSettings | None = None
+    """How a recipe that is tuned is tuned; None for the defaults."""
     threads: int | None = None
     """Of the walk through the model; None for every core."""
 
@@ -83,33 +91,45 @@ def execute(
         OutputError, UnsupportedError, FaultError: as `write`.
     """
     require_free(planned, out)
-    if needs_text(planned.recipe) and settings.calibration is None:
-        raise UsageError(
-            f"The recipe '{planned.recipe.name}' looks at what layers read; give a text with "
-            "--calibration."
-        )
+    _require_text(planned.recipe, settings)
     planned, changes = _transformed(planned, settings, progress)
-    if settings.calibration is None or not _solves_with_text(planned.recipe):
-        looked = settings.calibration if need_text(planned.recipe.transforms) else None
-        facts = looked.facts if looked else None
-        made = Made(calibration=facts, transforms=changes, allocation=settings.allocation)
+    made = Made(transforms=changes, allocation=settings.allocation)
+    with _work(planned, out, settings, progress) as store:
+        made = _solve(planned, made, settings, store, progress)
+        made = _tune(planned, made, settings, store, progress)
         return _write(planned, out, made, progress)
-    store = SolvedStore(work_folder(out), _key(planned, settings, settings.calibration))
-    if store.note:
-        progress(store.note, 0, 0)
-    made = _solve(planned, settings, settings.calibration, store, progress)
-    manifest = _write(planned, out, replace(made, transforms=changes), progress)
-    store.remove()
-    return manifest
 
 
 def needs_text(recipe: Recipe) -> bool:
-    """Return whether a recipe's method or transforms take statistics: there must be a text."""
-    return _solves_with_text(recipe) or need_text(recipe.transforms)
+    """Return whether a recipe's method, transforms or tuning need calibration text."""
+    return _solves_with_text(recipe) or need_text(recipe.transforms) or recipe.tune is not None
+
+
+def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
+    given = settings.importance is not None and not need_text(recipe.transforms)
+    if settings.calibration is None and needs_text(recipe) and not (given and not recipe.tune):
+        raise UsageError(
+            f"The recipe '{recipe.name}' looks at what layers read; give a text with --calibration."
+        )
 
 
 def _solves_with_text(recipe: Recipe) -> bool:
     return METHODS[recipe.method].needs is not Need.NOTHING
+
+
+@contextlib.contextmanager
+def _work(
+    planned: QuantizationPlan, out: Path, settings: QuantizeSettings, progress: Progress
+) -> Iterator[SolvedStore | None]:
+    """Yield where work is kept for a later run, where there is any; it goes when all is done."""
+    if settings.calibration is None or not needs_text(planned.recipe):
+        yield None
+        return
+    store = SolvedStore(work_folder(out), _key(planned, settings, settings.calibration))
+    if store.note:
+        progress(store.note, 0, 0)
+    yield store
+    store.remove()
 
 
 def _transformed(
@@ -138,25 +158,43 @@ def _transformed(
 
 def _solve(
     planned: QuantizationPlan,
+    made: Made,
     settings: QuantizeSettings,
-    calibration: CalibrationSet,
-    store: SolvedStore,
+    store: SolvedStore | None,
     progress: Progress,
 ) -> Made:
+    """Solve what needs statistics, by the importance matrix or on calibration text."""
+    if settings.importance is not None:
+        solved = solve_given(planned, settings.importance)
+        return replace(made, solved=solved, importance=settings.importance.facts)
+    if settings.calibration is None or not needs_text(planned.recipe):
+        return made
+    made = replace(made, calibration=settings.calibration.facts)
+    if not _solves_with_text(planned.recipe):
+        return made
     solving = Solving(
-        calibration=calibration,
+        calibration=settings.calibration,
         inputs=settings.inputs,
         threads=settings.threads or available_cores(),
         store=store,
         progress=lambda done, all_, what: progress(f"solving {what}", done, all_),
     )
-    solved = solve_plan(planned, solving)
-    return Made(
-        solved=solved,
-        calibration=calibration.facts,
-        inputs=settings.inputs,
-        allocation=settings.allocation,
-    )
+    return replace(made, solved=solve_plan(planned, solving), inputs=settings.inputs)
+
+
+def _tune(
+    planned: QuantizationPlan,
+    made: Made,
+    settings: QuantizeSettings,
+    store: SolvedStore | None,
+    progress: Progress,
+) -> Made:
+    what = planned.recipe.tune
+    if what is None or settings.calibration is None or store is None:
+        return made
+    chosen = settings.tuning or TuneSettings(what=Tuned(what))
+    folder = store.folder / "tune"
+    return tuned(planned, made, settings.calibration, chosen, folder=folder, progress=progress)
 
 
 def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress) -> Manifest:

@@ -270,9 +270,11 @@ class _Planner:
         """Return the format a kept tensor has in the artefact.
 
         Vectors of a GGUF file become float32 where an offset is taken out or their elements move,
-        and so does what a transform touches.
+        and so does what a transform touches or tuning may.
         """
         if isinstance(self.source, TransformedSource) and slot in self.source.edits:
+            return F32
+        if self.recipe.tune and len(info.shape) < 2 and not is_router(slot):
             return F32
         stored = self.source.slots[slot]
         moved = bool(stored.offset) or (stored.order is not None and len(info.shape) < 2)

@@ -99,6 +99,18 @@ def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
     return solve(stored, tensor.format, method, tensor.label)
 
 
+def relative_error(source: QuantTensor, found: QuantTensor) -> float:
+    """Return ||W - W'|| / ||W|| of two tensors of one shape, decoded a few rows at a time."""
+    total = error = 0.0
+    step = _piece_rows(source.shape[1], _PIECE)
+    for start in range(0, source.shape[0], step):
+        rows = slice(start, start + step)
+        values = decode_rows(source, rows)
+        total += _squares(values)
+        error += _squares(decode_rows(found, rows) - values)
+    return float(np.sqrt(error / total)) if total else 0.0
+
+
 def check_finite(tensor: QuantTensor, name: str) -> None:
     """Refuse a tensor that decodes to a value that is not finite.
 

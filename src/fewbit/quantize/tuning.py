@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.formats.registry import F32, decode_rows, encode
@@ -16,35 +15,18 @@ from fewbit.quantize.made import Made
 from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
 from fewbit.quantize.solving import Solved, check_finite, digest, relative_error, solve_alone
 from fewbit.records.manifest import Change
-from fewbit.records.recipe import Tune
-from fewbit.tune import Job, Tuned, TuneSettings, TuneText, distill
-
-DEFAULT_STEPS = 120
+from fewbit.tune import Job, TuneProgress, TuneSettings, TuneText, distill
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
 
-def tune_settings(what: Tune, steps: int | None, *, int8: bool) -> TuneSettings:
-    """Return how a model is tuned.
-
-    Args:
-        what: what changes.
-        steps: of the optimizer; None for the default.
-        int8: whether layers round their inputs to int8.
-    """
-    return TuneSettings(
-        what=Tuned(what),
-        steps=DEFAULT_STEPS if steps is None else steps,
-        round_activations=int8,
-    )
-
-
-def tuned(
+def tuned(  # noqa: PLR0913
     planned: QuantizationPlan,
     made: Made,
     calibration: CalibrationSet,
     settings: TuneSettings,
+    *,
     folder: Path,
     progress: Progress,
 ) -> Made:
@@ -70,7 +52,7 @@ def tuned(
         {slot: solved.tensor for slot, solved in start.items()},
         TuneText(calibration.windows, calibration.masks),
         settings,
-        Job(folder, _key(before, calibration), _told(settings, progress)),
+        Job(folder, _key(before, calibration), _told(progress)),
     )
     names = {t.slot: t for t in planned.tensors if t.slot}
     changed = {
@@ -123,14 +105,17 @@ def _key(digests: Mapping[Slot, str], calibration: CalibrationSet) -> str:
     return " ".join([calibration.facts.tokens_sha256, *digests.values()])
 
 
-def _told(settings: TuneSettings, progress: Progress) -> Callable[..., None]:
-    best = np.inf
+def _told(progress: Progress) -> Callable[[TuneProgress], None]:
+    best = math.inf
 
-    def told(step: int, point: object) -> None:
+    def told(found: TuneProgress) -> None:
         nonlocal best
-        divergence = getattr(point, "divergence", None)
-        best = best if divergence is None else min(best, divergence)
-        shown = f" (held-out KL {best:.4f})" if np.isfinite(best) else ""
-        progress(f"tuning{shown}", step, settings.steps)
+        if found.stage == "source":
+            progress("running the source", found.done, found.total)
+            return
+        if found.point is not None:
+            best = min(best, found.point.divergence)
+        shown = f" (held-out KL {best:.4f})" if best < math.inf else ""
+        progress(f"tuning{shown}", found.done, found.total)
 
     return told

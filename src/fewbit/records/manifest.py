@@ -11,6 +11,7 @@ from fewbit.records.base import Record, from_json
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import Recipe
+from fewbit.records.tuning import TuneRecord
 
 SCHEMA_VERSION = 1
 
@@ -93,6 +94,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     tensors: tuple[TensorEntry, ...]
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()
+    tuned: TuneRecord | None = None
+    """Settings, course and outcome of the tuning; None where there was none."""
     promised_bytes: int
     """Bytes of all tensors, as the plan had them."""
     tensor_bytes: int

@@ -1,0 +1,234 @@
+"""The whole path on tiny models: statistics, solving layer by layer, resume, what is recorded."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_quantize import tree_hash
+from test_walk import calibration
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+
+from fewbit.calibrate.importance import Importance, ImportanceMatrix, write_importance
+from fewbit.checkpoint.open import open_checkpoint
+from fewbit.errors import NumericalError, UsageError
+from fewbit.formats.registry import decode, parse_format
+from fewbit.methods.solvers import METHODS
+from fewbit.methods.statistics import InputStatistics
+from fewbit.model.families import gguf_name
+from fewbit.model.weights import open_model
+from fewbit.program import Linear
+from fewbit.quantize import QuantizeSettings, quantize
+from fewbit.quantize import calibrated as calibrated_module
+from fewbit.quantize.importance import given_importance
+from fewbit.quantize.resume import work_folder
+from fewbit.recipes import built_in
+from fewbit.records.recipe import Recipe, Role, Rule
+
+SETTINGS = QuantizeSettings(calibration=calibration(), threads=1)
+
+
+def folder(tmp_path, name="llama", weights=None):
+    config = CONFIGS[name]
+    return write_huggingface(tmp_path / "in", config, weights or random_weights(config))
+
+
+def linear(method: str, form: str = "int4-g32") -> Recipe:
+    return Recipe(name="test", method=method, rules=(Rule(role=Role.LINEAR, format=form),))
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def killed_after(cuts: int):
+    def progress(what: str, done: int, _all: int) -> None:
+        if what.startswith("solving") and done == cuts:
+            raise Killed
+
+    return progress
+
+
+def test_case_23_solving_changes_weights_and_lowers_the_error_of_outputs(tmp_path, monkeypatch):
+    source, taken = open_model(folder(tmp_path)), {}
+    true = calibrated_module.solve_with
+
+    def spy(planned, tensor, statistics):
+        taken[tensor.slot] = statistics
+        return true(planned, tensor, statistics)
+
+    monkeypatch.setattr(calibrated_module, "solve_with", spy)
+    quantize(source, linear("gptq", "int3-g32"), tmp_path / "gptq", SETTINGS)
+    quantize(source, linear("rtn", "int3-g32"), tmp_path / "rtn")
+    errors = {}
+    for name in ("gptq", "rtn"):
+        found = open_model(tmp_path / name)
+        errors[name] = {
+            slot: output_error(decode(source.read(slot)), decode(found.read(slot)), statistics)
+            for slot, statistics in taken.items()
+        }
+    assert len(taken) == 3 * 7
+    lower = [errors["gptq"][slot] < errors["rtn"][slot] for slot in taken]
+    assert all(lower)
+    assert sum(errors["gptq"].values()) < 0.8 * sum(errors["rtn"].values())
+
+
+def output_error(weight, found, statistics: InputStatistics) -> float:
+    difference = (weight - found).astype(np.float64)
+    return float(np.einsum("ri,ij,rj->", difference, statistics.gram, difference))
+
+
+@pytest.mark.parametrize("method", ["imatrix", "gptq"])
+def test_a_layer_is_solved_with_what_quantized_layers_give_it(tmp_path, method):
+    source = open_model(folder(tmp_path))
+    quantized = quantize(source, linear(method), tmp_path / "a", SETTINGS)
+    plain = dataclasses.replace(SETTINGS, inputs="source")
+    other = quantize(source, linear(method), tmp_path / "b", plain)
+    same = {
+        one.slot: one.sha256 == two.sha256
+        for one, two in zip(quantized.tensors, other.tensors, strict=True)
+    }
+    assert all(same[f"layers.0.{site}.weight"] for site in "qkv")  # nothing is before them
+    assert not all(same.values())
+    assert (quantized.inputs, other.inputs) == ("quantized", "source")
+    assert quantized.calibration == SETTINGS.calibration.facts
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 5, 12])
+def test_case_25_a_killed_job_goes_on_to_the_same_bits(tmp_path, cuts, monkeypatch):
+    source, recipe = open_model(folder(tmp_path)), built_in("gptq-int4-g32")
+    quantize(source, recipe, tmp_path / "whole", SETTINGS)
+    out = tmp_path / "out"
+    with pytest.raises(Killed):
+        quantize(source, recipe, out, SETTINGS, killed_after(cuts))
+    assert not out.exists()
+    assert len(list(work_folder(out).glob("*.safetensors"))) == cuts
+    solved = []
+    true = calibrated_module.solve_with
+    monkeypatch.setattr(
+        calibrated_module, "solve_with", lambda *a: solved.append(a[1].slot) or true(*a)
+    )
+    quantize(source, recipe, out, SETTINGS)
+    assert tree_hash(out) == tree_hash(tmp_path / "whole")
+    assert not work_folder(out).exists()
+    matrices = 3 * 7 + 1
+    done = {0: 0, 1: 3, 5: 10, 12: 21}[cuts]
+    assert len(solved) == matrices - done  # only what was left
+
+
+def test_work_with_other_settings_is_begun_anew_and_said(tmp_path):
+    source, out, told = open_model(folder(tmp_path)), tmp_path / "out", []
+    with pytest.raises(Killed):
+        quantize(source, built_in("gptq-int4-g32"), out, SETTINGS, killed_after(5))
+    quantize(source, built_in("gptq-int5-g32"), out, SETTINGS, lambda *what: told.append(what[0]))
+    assert any("done with another plan, so it begins anew" in what for what in told)
+    fresh = quantize(source, built_in("gptq-int5-g32"), tmp_path / "fresh", SETTINGS)
+    assert tree_hash(out) == tree_hash(tmp_path / "fresh")
+    assert {e.format for e in fresh.tensors if e.slot.endswith("q.weight")} == {"int5-g32"}
+
+
+def test_a_damaged_file_of_work_is_solved_again(tmp_path):
+    source, out = open_model(folder(tmp_path)), tmp_path / "out"
+    with pytest.raises(Killed):
+        quantize(source, built_in("gptq-int4-g32"), out, SETTINGS, killed_after(5))
+    damaged = sorted(work_folder(out).glob("*.safetensors"))[2]
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    quantize(source, built_in("gptq-int4-g32"), out, SETTINGS)
+    quantize(source, built_in("gptq-int4-g32"), tmp_path / "whole", SETTINGS)
+    assert tree_hash(out) == tree_hash(tmp_path / "whole")
+
+
+def test_case_13_statistics_leave_the_source_as_it_is(tmp_path):
+    path = folder(tmp_path)
+    before = tree_hash(path)
+    quantize(open_model(path), built_in("gptq-int4-g32"), tmp_path / "out", SETTINGS)
+    assert tree_hash(path) == before
+
+
+def test_case_7_nothing_is_left_when_a_state_is_not_finite(tmp_path):
+    weights = random_weights(CONFIGS["llama"])
+    weights["model.layers.1.input_layernorm.weight"][:] = 3e38
+    source = open_model(folder(tmp_path, weights=weights))
+    with pytest.raises(NumericalError, match=r"input of layers\.1\.\w+\.weight.*token .* window"):
+        quantize(source, linear("gptq"), tmp_path / "out", SETTINGS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_case_16_a_tied_table_is_solved_for_the_head_and_looked_up_by_the_embedding(tmp_path):
+    source = open_model(folder(tmp_path, "llama-tied"))
+    manifest = quantize(source, built_in("gptq-int4-g32"), tmp_path / "out", SETTINGS)
+    tables = [e for e in manifest.tensors if e.slot == "embed.weight"]
+    assert [(e.format, e.method) for e in tables] == [("int6-g32", "gptq")]
+    written = open_model(tmp_path / "out")
+    assert written.config.tied
+    assert "lm_head.weight" not in written.checkpoint.tensors
+
+
+def test_a_separate_input_table_is_solved_without_inputs_and_the_manifest_says_so(tmp_path):
+    source = open_model(folder(tmp_path))
+    manifest = quantize(source, built_in("gptq-int4-g32"), tmp_path / "out", SETTINGS)
+    methods = {e.slot: e.method for e in manifest.tensors}
+    assert methods["embed.weight"] == METHODS["gptq"].without_inputs
+    assert methods["head.weight"] == methods["layers.2.down.weight"] == "gptq"
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_gguf_file_gets_the_codes_of_the_folder_in_its_own_order(tmp_path, name):
+    config = CONFIGS[name]
+    weights = random_weights(config)
+    file = open_model(write_gguf(tmp_path / "in.gguf", config, weights))
+    recipe = built_in("gptq-q4_0")
+    quantize(file, recipe, tmp_path / "out.gguf", SETTINGS)
+    quantize(file, recipe, tmp_path / "out", SETTINGS)
+    one, other = open_model(tmp_path / "out.gguf"), open_model(tmp_path / "out")
+    assert isinstance(open_checkpoint(tmp_path / "out.gguf").tensors, object)
+    for slot in one.slots:
+        assert np.array_equal(decode(one.read(slot)), decode(other.read(slot))), slot
+
+
+@pytest.mark.parametrize("form", ["q4_1", "q5_0", "q8_0", "iq4_nl", "int4-g32-asym", "int8-row"])
+def test_every_kind_of_format_is_solved_and_run(tmp_path, form):
+    source = open_model(folder(tmp_path))
+    manifest = quantize(source, linear("gptq", form), tmp_path / "out", SETTINGS)
+    solved = [e for e in manifest.tensors if e.status == "quantized"]
+    assert len(solved) == 21
+    assert all(e.format == form and 0 < e.relative_error < 0.3 for e in solved)
+    read = open_model(tmp_path / "out").read("layers.0.q.weight")
+    assert read.spec == parse_format(form)
+
+
+def test_a_method_that_looks_at_inputs_needs_text(tmp_path):
+    with pytest.raises(UsageError, match="give a text with --calibration"):
+        quantize(open_model(folder(tmp_path)), linear("gptq"), tmp_path / "out")
+
+
+def test_an_importance_matrix_stands_for_text(tmp_path):
+    source = open_model(folder(tmp_path))
+    random = np.random.default_rng(2)
+    slots = [s for s in source.slots if len(source.info(s).shape) > 1 and s != "layers.1.o.weight"]
+    entries = {
+        gguf_name(slot): Importance(
+            random.random((1, source.info(slot).shape[1])).astype(np.float32) * 100,
+            np.array([50], np.int64),
+        )
+        for slot in slots
+    }
+    write_importance(tmp_path / "m.gguf", ImportanceMatrix(entries, ("text",), 1, 50))
+    given = given_importance(tmp_path / "m.gguf")
+    settings = QuantizeSettings(importance=given)
+    manifest = quantize(source, linear("imatrix"), tmp_path / "out", settings)
+    methods = {e.slot: (e.method, e.remarks) for e in manifest.tensors if e.status == "quantized"}
+    assert methods["layers.0.q.weight"] == ("imatrix", ())
+    assert methods["layers.1.o.weight"][0] == "mse"
+    assert "no values for blk.1.attn_output.weight" in methods["layers.1.o.weight"][1][0]
+    assert manifest.importance == given.facts
+    with pytest.raises(UsageError, match="how inputs go together"):
+        quantize(source, linear("gptq"), tmp_path / "no", settings)
+
+
+def test_cuts_are_where_layers_share_an_input(tmp_path):
+    source = open_model(folder(tmp_path))
+    manifest = quantize(source, linear("gptq"), tmp_path / "out", SETTINGS)
+    program = calibrated_module.build_program(source.config)
+    layers = {op.weight for op in program.ops if isinstance(op, Linear)}
+    solved = {e.slot for e in manifest.tensors if e.status == "quantized"}
+    assert solved == layers - {"head.weight"}
