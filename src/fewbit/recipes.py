@@ -82,7 +82,7 @@ def built_in(name: str) -> Recipe:
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <method>-<format>, a method of "
             f"{', '.join(METHODS)} (or awq) and a format int<2..8>-<g32|g64|g128|row>[-asym][-wo] "
-            f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or {', '.join((_FP8, *_W8A8))}, or the "
+            f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or {', '.join((*_W8A8, _FP8))}, or the "
             "path of a .toml file."
         )
     if name in _W8A8:
