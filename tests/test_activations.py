@@ -6,17 +6,24 @@ import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
+from fewbit.calibrate.calibration import calibration_set
 from fewbit.checkpoint.artefact import ArtefactCheckpoint, write_artefact
 from fewbit.cli.app import run
-from fewbit.errors import BadFileError, KernelError, UnsupportedError
+from fewbit.errors import BadFileError, KernelError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS
+from fewbit.model.binding import bind
+from fewbit.model.decoder import build_program
 from fewbit.model.runner import RunSettings, planned_kernels, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantize import quantize
+from fewbit.quantize.pipeline import QuantizeSettings
 from fewbit.recipes import built_in, find
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import Recipe, Role, Rule
+from fewbit.runtime.chooser import choose
+from fewbit.runtime.native import NativeExecutor
+from fewbit.runtime.step import Span, StepInput
 
 TOKENS = np.array([1, 5, 3, 2, 8], np.int32)
 ROUNDINGS = {
@@ -137,6 +144,48 @@ def test_static_scales_come_with_the_artefact(static, executor):
     assert found["layers.2.down.weight"] == ("int8-g32", None)
     found = roundings(static, activations=Activations.TOKEN, executor=executor)
     assert set(found.values()) == {"int8-token", "f32"}
+
+
+STATIC = Recipe(
+    name="static",
+    method="rtn",
+    rules=(
+        Rule(role=Role.EMBEDDING, format="int8-row", activations=Activations.STATIC),
+        Rule(role=Role.LINEAR, format="int8-row", activations=Activations.STATIC),
+        Rule(role=Role.HEAD, format="int8-row", activations=Activations.TOKEN),
+    ),
+)
+
+
+def test_static_scales_are_calibrated_where_a_recipe_asks_for_them(source, tmp_path):
+    random = np.random.default_rng(6)
+    windows = [random.integers(0, 320, 40).astype(np.int32) for _ in range(3)]
+    calibration = calibration_set(windows, (), window_tokens=40)
+    manifest = quantize(
+        open_model(source), STATIC, tmp_path / "out", QuantizeSettings(calibration=calibration)
+    )
+    scales = {e.slot: e.input_scale for e in manifest.tensors if e.input_scale is not None}
+    with open_model(tmp_path / "out") as model:
+        assert {s: model.input_scale(s) for s in scales} == scales
+        kernels = {k.slot: k for k in planned_kernels(model, RunSettings())}
+    assert {s for s, k in kernels.items() if k.activations == "int8-static"} == set(scales)
+    assert kernels["head.weight"].activations == "int8-token"
+    # The first layer reads normed embeddings, which rows of int8 hardly move.
+    with open_model(source) as model:
+        binding = bind(model, build_program(model.config), choose)
+        taps = frozenset({(0, "attn_norm")})
+        executor = NativeExecutor(binding, pages=3, threads=1, taps=taps)
+        pages = np.arange(3, dtype=np.int32)
+        spans = tuple(Span(40 * i, 40, 0, pages[i : i + 1]) for i in range(3))
+        executor.step(StepInput(np.concatenate(windows), spans, np.zeros(1, np.int32)))
+        largest = np.abs(executor.tap(0, "attn_norm")).max()
+    assert scales["layers.0.q.weight"] == pytest.approx(largest / 127, rel=0.02)
+    assert scales["layers.0.q.weight"] == scales["layers.0.v.weight"]
+
+
+def test_static_activations_without_calibration_are_refused(source, tmp_path):
+    with pytest.raises(UsageError, match="'static' looks at what layers read; give a text"):
+        quantize(open_model(source), STATIC, tmp_path / "out")
 
 
 def test_static_activations_run_as_the_reference_says(static, artefact):

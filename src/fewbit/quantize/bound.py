@@ -34,7 +34,11 @@ class BoundModel:
         self._expert: tuple[Expert, Segment] | None = None
 
     def replace(
-        self, slot: Slot, tensor: QuantTensor, activations: Activations = Activations.INT8
+        self,
+        slot: Slot,
+        tensor: QuantTensor,
+        activations: Activations = Activations.INT8,
+        input_scale: float | None = None,
     ) -> None:
         """Let a tensor stand for a slot from now on.
 
@@ -43,7 +47,7 @@ class BoundModel:
         """
         self._replaced[slot] = tensor
         if not is_vector(slot):
-            self._kernels[slot] = _kernel(slot, tensor, activations)
+            self._kernels[slot] = _kernel(slot, tensor, activations, input_scale)
         self._segment = self._expert = None
 
     def __call__(
@@ -85,11 +89,15 @@ class BoundModel:
     def _kernel(self, slot: Slot) -> KernelRecord:
         if slot not in self._kernels:
             stored = self._source.activations(slot)
-            self._kernels[slot] = _kernel(slot, self._source.outline(slot), stored)
+            scale = self._source.input_scale(slot)
+            self._kernels[slot] = _kernel(slot, self._source.outline(slot), stored, scale)
         return self._kernels[slot]
 
 
-def _kernel(slot: Slot, tensor: QuantTensor, activations: Activations) -> KernelRecord:
+def _kernel(
+    slot: Slot, tensor: QuantTensor, activations: Activations, input_scale: float | None
+) -> KernelRecord:
     if activations is Activations.INT8:  # the chooser's default
         return choose(slot, tensor)
-    return choose(slot, tensor, replace(ANY, activations=rounding_of(activations)))
+    wanted = replace(ANY, activations=rounding_of(activations), input_scale=input_scale)
+    return choose(slot, tensor, wanted)

@@ -23,6 +23,7 @@ from fewbit.quantize.resume import SolvedStore
 from fewbit.quantize.solving import Solved, solve, solve_alone, solve_with
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
+from fewbit.records.kernels import Activations
 from fewbit.runtime.native import thread_pool
 
 Progress = Callable[[int, int, str], None]
@@ -113,4 +114,7 @@ class _Walker:
     def _take(self, slot: Slot, solved: Solved) -> None:
         self.solved[slot] = solved
         if self._solving.inputs == "quantized":
-            self.model.replace(slot, solved.tensor, self._of[slot].activations)
+            rounding = self._of[slot].activations
+            if rounding is Activations.STATIC and solved.input_scale is None:
+                rounding = Activations.INT8  # a table that is looked up only, for now
+            self.model.replace(slot, solved.tensor, rounding, solved.input_scale)

@@ -27,6 +27,7 @@ from fewbit.quantize.writing import container_of, require_free, write
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
 from fewbit.records.calibration import Inputs
+from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Change, Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.chooser import choose_isa
@@ -114,7 +115,8 @@ def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
 
 
 def _solves_with_text(recipe: Recipe) -> bool:
-    return METHODS[recipe.method].needs is not Need.NOTHING
+    static = any(rule.activations is Activations.STATIC for rule in recipe.rules)
+    return static or METHODS[recipe.method].needs is not Need.NOTHING
 
 
 @contextlib.contextmanager

@@ -55,6 +55,7 @@ class Saved(Record, frozen=True, kw_only=True):
     method: str
     relative_error: float
     remarks: tuple[str, ...]
+    input_scale: float | None = None
 
 
 class SolvedStore:
@@ -145,7 +146,7 @@ def _read(file: SafetensorsFile, slot: Slot) -> Solved:
         parts.get(_SCALES),
         parts.get(_ZEROS),
     )
-    return Solved(tensor, saved.relative_error, saved.remarks, saved.method)
+    return Solved(tensor, saved.relative_error, saved.remarks, saved.method, saved.input_scale)
 
 
 def _array(file: SafetensorsFile, name: str) -> NDArray[Any]:
@@ -171,4 +172,5 @@ def _saved(solved: Solved) -> Saved:
         method=solved.method,
         relative_error=solved.relative_error,
         remarks=solved.remarks,
+        input_scale=solved.input_scale,
     )

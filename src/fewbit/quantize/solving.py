@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError
+from fewbit.formats.activations import static_scale
 from fewbit.formats.affine import require_finite
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
@@ -18,6 +19,7 @@ from fewbit.methods.solution import Solution
 from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
 from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
+from fewbit.records.kernels import Activations
 
 _PIECE = 1 << 18
 """Elements decoded at once: a megabyte of float32 stays in a core's cache."""
@@ -36,6 +38,8 @@ class Solved:
     remarks: tuple[str, ...] = ()
     method: str = ""
     """The solver's name; empty where the source's tensor was kept."""
+    input_scale: float | None = None
+    """The scale of the layer's input, where its activations are static."""
 
 
 def solve(
@@ -84,7 +88,10 @@ def solve_with(
     """Return a matrix of a plan, solved by its method with the statistics of its inputs."""
     stored = planned.source.read(tensor.slot)
     method, name = planned.recipe.method, tensor.label
-    return solve(stored, tensor.format, method, name, statistics)
+    solved = solve(stored, tensor.format, method, name, statistics)
+    if tensor.activations is not Activations.STATIC:
+        return solved
+    return replace(solved, input_scale=static_scale(statistics.largest))
 
 
 def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def write(
         _write_gguf(run, out)
     else:
         _write_folder(run, out)
-    check_written(planned, out)
+    check_written(planned, out, made)
     return run.manifest()
 
 
@@ -120,7 +120,7 @@ class _Run:
 
     def infos(self) -> list[TensorInfo]:
         """Describe the tensors of the artefact, in the source's order."""
-        return _stored_infos(self.planned)
+        return _stored_infos(self.planned, self.made)
 
     def read(self, name: str) -> QuantTensor:
         """Return a tensor of the artefact; where experts share it, from all their parts."""
@@ -193,6 +193,7 @@ class _Run:
         )
 
     def _common(self, tensor: PlannedTensor) -> dict[str, Any]:
+        scale = _input_scale(self._parts.get(tensor.stored, ()), self.made)
         return {
             "source": tensor.source.name,
             "stored": tensor.stored,
@@ -200,7 +201,8 @@ class _Run:
             "shape": tensor.source.shape,
             "source_format": tensor.source.format.name,
             "format": tensor.format.name,
-            "activations": _recorded_activations(tensor),
+            "activations": _recorded_activations(tensor, scale),
+            "input_scale": scale,
             "status": tensor.status,
             "fallback": tensor.fallback,
             "reason": tensor.reason,
@@ -223,20 +225,35 @@ def _parts_by_name(planned: QuantizationPlan) -> dict[str, list[PlannedTensor]]:
     return parts
 
 
-def _stored_infos(planned: QuantizationPlan) -> list[TensorInfo]:
+def _stored_infos(planned: QuantizationPlan, made: Made) -> list[TensorInfo]:
     """Describe the tensors of the artefact, in the source's order."""
     infos = []
     for name, parts in _parts_by_name(planned).items():
         first, size = parts[0], sum(part.bytes for part in parts)
         whole = planned.source.checkpoint.tensors[first.source.name]
         shape = whole.shape if planned.container is Container.GGUF else first.source.shape
-        infos.append(TensorInfo(name, first.format, shape, size, first.activations))
+        scale = _input_scale(parts, made)
+        rounding = _rounding(first, scale)
+        infos.append(TensorInfo(name, first.format, shape, size, rounding, scale))
     return infos
 
 
-def _recorded_activations(tensor: PlannedTensor) -> Activations | None:
+def _input_scale(parts: Sequence[PlannedTensor], made: Made) -> float | None:
+    """Return the static scale of a stored tensor's input: the largest that one of its parts has."""
+    solved = [made.solved[part.slot] for part in parts if part.slot in made.solved]
+    return max((s.input_scale for s in solved if s.input_scale is not None), default=None)
+
+
+def _rounding(tensor: PlannedTensor, input_scale: float | None) -> Activations:
+    """Return how a layer's input is rounded; static without a scale is a table, which has none."""
+    if tensor.activations is Activations.STATIC and input_scale is None:
+        return Activations.INT8
+    return tensor.activations
+
+
+def _recorded_activations(tensor: PlannedTensor, input_scale: float | None) -> Activations | None:
     is_matrix = tensor.slot and len(tensor.source.shape) > 1
-    return tensor.activations if is_matrix and is_integer(tensor.format) else None
+    return _rounding(tensor, input_scale) if is_matrix and is_integer(tensor.format) else None
 
 
 def _write_folder(run: _Run, out: Path) -> None:
@@ -323,14 +340,16 @@ def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> Sour
     )
 
 
-def check_written(planned: QuantizationPlan, out: Path) -> None:
+def check_written(planned: QuantizationPlan, out: Path, made: Made = NOTHING_MADE) -> None:
     """Open what was written and compare it with the promise, tensor by tensor."""
     promised = {
-        i.name: (i.format, i.shape, i.nbytes, i.activations) for i in _stored_infos(planned)
+        i.name: (i.format, i.shape, i.nbytes, i.activations, i.input_scale)
+        for i in _stored_infos(planned, made)
     }
     with open_checkpoint(out) as written:
         found = {
-            n: (i.format, i.shape, i.nbytes, i.activations) for n, i in written.tensors.items()
+            n: (i.format, i.shape, i.nbytes, i.activations, i.input_scale)
+            for n, i in written.tensors.items()
         }
     if found != promised:
         wrong = sorted(n for n in promised.keys() | found.keys() if promised.get(n) != found.get(n))
