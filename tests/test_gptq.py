@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from solver_cases import layer, objective, row_objectives, statistics_of
 
+from fewbit._native import advance_targets, available_isas, round_columns, search_scales
 from fewbit.errors import NumericalError, UnsupportedError, UsageError
 from fewbit.formats import grid as grids
 from fewbit.formats.registry import decode, parse_format
+from fewbit.methods import gptq as module
 from fewbit.methods.gptq import block_order, gptq
 from fewbit.methods.hessian import DAMPING, SHRINKAGE
+from fewbit.methods.tiles import RowTiles, thread_pool
 
 FORMATS = [
     *(f"int{bits}-g32" for bits in range(2, 9)),
@@ -109,14 +112,15 @@ def test_idle_columns_are_rounded_to_nearest_and_said() -> None:
         "32 of 256 inputs were never activated in calibration; their columns are rounded to "
         "nearest.",
     )
-    own = np.ascontiguousarray(weight[:, idle])
-    np.testing.assert_array_equal(decode(solved.tensor)[:, idle], decode(nearest(own, "int4-g32")))
+    codes, grid = grids.split(solved.tensor)
+    np.testing.assert_array_equal(codes[:, idle], grids.nearest(weight, grid)[:, idle])
 
 
 def test_inputs_that_were_all_zero_leave_rounding_to_nearest() -> None:
     weight = layer(40, COLUMNS)[0]
     solved = gptq(weight, statistics_of(np.zeros((10, COLUMNS), np.float32)), parse_format("q4_0"))
-    np.testing.assert_array_equal(decode(solved.tensor), decode(nearest(weight, "q4_0")))
+    codes, grid = grids.split(solved.tensor)
+    np.testing.assert_array_equal(codes, grids.nearest(weight, grid))
 
 
 def test_damping_is_raised_and_said_where_the_hessian_is_indefinite() -> None:
@@ -167,3 +171,99 @@ def test_bad_input_is_refused() -> None:
     weight[2, 5] = np.inf
     with pytest.raises(NumericalError, match="row 2, column 5"):
         gptq(weight, layer(4, COLUMNS)[1], parse_format("int4-g32"))
+
+
+@pytest.mark.parametrize("name", ["int3-g32", "int4-row", "q4_0", "q4_1", "q5_1", "q8_0"])
+def test_the_native_search_finds_scales_as_good_as_the_formats_own(name: str) -> None:
+    weight, statistics = layer(70, COLUMNS, seed=8)
+    form = parse_format(name)
+    shape = grids.layout(form, COLUMNS)
+    part = np.ascontiguousarray(weight[:, : shape.block])
+    cost = statistics.squares[: shape.block].astype(np.float32)
+    tiles = RowTiles(part, np.zeros((shape.block,) * 2, np.float32), shape, thread_pool(1))
+    found = tiles.search(tiles.targets(0, shape.block), 0, cost, form, shape)
+    own = grids.fit_block(part, form, cost)
+    errors = [
+        (cost * (part - grids.values(grids.nearest(part, grid), grid)) ** 2.0).sum()
+        for grid in (found, own)
+    ]
+    # Both try the same starts; the formats' own search then also knows which float16 it rounds to:
+    # within 2^-11 of a scale, up to 2^-11 * 127 steps for the largest codes of 8 bits.
+    assert errors[0] < 1.03 * errors[1]
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
+    rng = np.random.default_rng(9)
+    pool = thread_pool(1)
+    weights, targets = (rng.normal(size=(2, 50, 64)).astype(np.float32) for _ in range(2))
+    factor = np.tril(rng.normal(size=(50, 50)), -1).astype(np.float32)
+
+    def results(isa: str) -> list[np.ndarray]:
+        moved, errors = targets.copy(), np.zeros_like(weights)
+        codes = np.zeros(weights.shape, np.uint8)
+        advance_targets(pool, factor, weights, moved, 0, 3, 50, isa)
+        scales, offsets = search_scales(
+            pool, moved, 5, importance=np.ones(7, np.float32), low=0, high=15, shifts=True, isa=isa
+        )
+        for integers in (np.arange(16), np.arange(16) ** 2):
+            levels = integers.astype(np.float32)
+            table = levels[15] > 15
+            middles = (levels[1:] + levels[:-1]) / 2 if table else None
+            round_columns(
+                pool,
+                factor=factor,
+                weights=weights,
+                errors=errors,
+                targets=moved,
+                codes=codes,
+                scales=scales,
+                offsets=offsets,
+                groups=np.zeros(41, np.int32),
+                origin=0,
+                first=4,
+                levels=levels,
+                midpoints=middles,
+                isa=isa,
+            )
+        return [moved, errors, codes, scales, offsets]
+
+    for one, other in zip(results(isa), results("portable"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _wrong_sign(tiles: RowTiles) -> None:
+    tiles.factor = -tiles.factor
+
+
+def _wrong_columns(tiles: RowTiles) -> None:
+    tiles.factor = np.roll(tiles.factor, 1, axis=0)
+
+
+@pytest.mark.parametrize("bug", [_wrong_sign, _wrong_columns])
+def test_a_planted_bug_differs_from_the_oracle(bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Planted(RowTiles):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)
+            bug(self)
+
+    monkeypatch.setattr(module, "RowTiles", Planted)
+    with pytest.raises(AssertionError):
+        test_codes_are_those_of_the_oracle("int4-g32")
+
+
+def test_scales_left_in_the_order_of_rounding_differ_from_the_oracle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    join = grids.join
+
+    def unordered(codes: np.ndarray, grid: grids.Grid) -> object:
+        blocks = [grid.take_blocks(slice(b, b + 1)) for b in range(grid.scale.shape[1])]
+        return join(codes, grids.concatenate(blocks[1:] + blocks[:1]))
+
+    monkeypatch.setattr(module.grids, "join", unordered)
+    weight, statistics = layer(66, COLUMNS, seed=1)
+    solved = gptq(weight, statistics, parse_format("int4-g32")).tensor
+    monkeypatch.undo()
+    right = gptq(weight, statistics, parse_format("int4-g32")).tensor
+    assert objective(weight, solved, statistics) > 1.01 * objective(weight, right, statistics)

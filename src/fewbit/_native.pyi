@@ -262,3 +262,14 @@ def round_columns(
     midpoints: NDArray[np.float32] | None,
     isa: str | None = None,
 ) -> None: ...
+def search_scales(
+    pool: ThreadPool,
+    targets: NDArray[np.float32],
+    first: int,
+    *,
+    importance: NDArray[np.float32],
+    low: float,
+    high: float,
+    shifts: bool,
+    isa: str | None = None,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...

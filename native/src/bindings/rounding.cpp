@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "executor/thread_pool.h"
 
@@ -109,6 +110,27 @@ void round_columns(ThreadPool& pool, const Factor& factor, const Tiles& weights,
   });
 }
 
+// Scales and offsets, [tiles, 1, 64] each, of the columns from `first` on of a span of targets.
+nb::tuple search_scales(ThreadPool& pool, const Tiles& targets, int64_t first,
+                        const Vector& importance, float low, float high, bool shifts,
+                        const std::optional<std::string>& isa) {
+  const auto tiles = static_cast<int64_t>(targets.shape(0));
+  const auto width = static_cast<int64_t>(targets.shape(1));
+  const auto columns = static_cast<int64_t>(importance.shape(0));
+  require(shaped(targets, tiles, width) && first >= 0 && columns > 0 && first + columns <= width,
+          "the columns must lie in targets, tiles of 64 rows");
+  const ScaleTask task{columns, importance.data(), low, high, shifts};
+  const size_t shape[3] = {targets.shape(0), 1, static_cast<size_t>(kRoundingRows)};
+  auto scales = new_array<float, 3>(shape);
+  auto offsets = new_array<float, 3>(shape);
+  const RoundingKernels& kernels = kernels_named(isa);
+  each_tile(pool, tiles, [&](int64_t tile) {
+    kernels.search(task, targets.data() + (tile * width + first) * kRoundingRows,
+                   scales.data() + tile * kRoundingRows, offsets.data() + tile * kRoundingRows);
+  });
+  return nb::make_tuple(scales, offsets);
+}
+
 }  // namespace
 
 void bind_rounding(nb::module_& module) {
@@ -118,6 +140,8 @@ void bind_rounding(nb::module_& module) {
   module.def("round_columns", &round_columns, "pool"_a, nb::kw_only(), "factor"_a, "weights"_a,
              "errors"_a, "targets"_a, "codes"_a, "scales"_a, "offsets"_a.none(), "groups"_a,
              "origin"_a, "first"_a, "levels"_a, "midpoints"_a.none(), "isa"_a = nb::none());
+  module.def("search_scales", &search_scales, "pool"_a, "targets"_a, "first"_a, nb::kw_only(),
+             "importance"_a, "low"_a, "high"_a, "shifts"_a, "isa"_a = nb::none());
 }
 
 }  // namespace fewbit

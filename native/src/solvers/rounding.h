@@ -33,6 +33,15 @@ struct RoundingTile {
   const float* offsets;  // [groups][64], or null for none
 };
 
+// A group of columns whose levels are the integers low..high.
+struct ScaleTask {
+  int64_t columns;
+  const float* importance;  // [columns], above zero
+  float low;
+  float high;
+  bool shifts;  // whether values have an offset too; without one, levels reach further down than up
+};
+
 struct RoundingKernels {
   // targets[j - first] += sum over k in [from, to) of factor[j][k] errors[k], for j in
   // [first, last).
@@ -46,6 +55,11 @@ struct RoundingKernels {
   void (*round)(const RoundingTile& tile, const float* factor, int64_t columns, int64_t origin,
                 int64_t end, int64_t first, int64_t last, const int32_t* groups,
                 const Levels& levels);
+
+  // The scales and offsets [64] of least squared error, weighted by importance, of the values
+  // [columns][64]: of many starts the one that promises most after a regression on its levels
+  // (the search of formats/grid/search.py, whose results it equals but for rounding).
+  void (*search)(const ScaleTask& task, const float* values, float* scales, float* offsets);
 };
 
 const RoundingKernels& rounding_kernels(Isa isa);

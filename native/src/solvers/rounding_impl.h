@@ -5,6 +5,7 @@
 
 #include "simd/simd.h"
 #include "solvers/rounding.h"
+#include "solvers/search_impl.h"
 
 namespace fewbit {
 
@@ -149,7 +150,7 @@ struct Rounding {
 
 template <class S>
 constexpr RoundingKernels make_rounding_kernels() {
-  return {&Rounding<S>::advance, &Rounding<S>::round};
+  return {&Rounding<S>::advance, &Rounding<S>::round, &ScaleSearch<S>::search};
 }
 
 }  // namespace fewbit

@@ -21,7 +21,7 @@ from fewbit.methods.hessian import Factor, factorize, require_gram
 from fewbit.methods.refine import refine
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
-from fewbit.methods.tiles import RowTiles, from_tiles, thread_pool
+from fewbit.methods.tiles import RowTiles, from_tiles, searches, thread_pool
 
 _SPAN = 256
 """Columns whose targets take the errors of all columns before them at once."""
@@ -97,13 +97,26 @@ def _round_blocks(
     for first in range(0, len(order), step):
         targets = tiles.targets(first, min(first + step, len(order)), (0, first))
         for start in range(targets.first, targets.last, block):
-            columns = order[start : start + block]
-            number = int(columns[0]) // block
-            inside = columns - number * block
-            natural = np.empty((tiles.rows, block), np.float32)
-            natural[:, inside] = from_tiles(targets.columns(start, start + block), tiles.rows)
-            cost = np.empty(block, np.float32)
-            cost[inside] = factor.variance[start : start + block]
-            found[number] = grids.fit_block(natural, form, cost)
+            number = int(order[start]) // block
+            inside = order[start : start + block] - number * block
+            cost = factor.variance[start : start + block]
+            if searches(layout):
+                found[number] = tiles.search(targets, start, cost, form, layout)
+            else:
+                here = from_tiles(targets.columns(start, start + block), tiles.rows)
+                found[number] = _fit_block(here, cost, inside, form)
             tiles.round(targets, start, found[number], inside // layout.group)
     return grids.concatenate([found[number] for number in range(len(found))])
+
+
+def _fit_block(
+    targets: NDArray[np.float32],
+    cost: NDArray[np.float32],
+    inside: NDArray[np.int64],
+    form: NumberFormat,
+) -> Grid:
+    """Fit the scales of a block whose columns lie at `inside` in natural order."""
+    natural, importance = np.empty_like(targets), np.empty_like(cost)
+    natural[:, inside] = targets
+    importance[inside] = cost
+    return grids.fit_block(natural, form, importance)

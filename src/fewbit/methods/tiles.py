@@ -13,9 +13,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit._native import ThreadPool, advance_targets, round_columns, rounding_tile_rows
-from fewbit.formats.grid import Grid, GridLayout
+from fewbit._native import (
+    ThreadPool,
+    advance_targets,
+    round_columns,
+    rounding_tile_rows,
+    search_scales,
+)
+from fewbit.formats import grid as grids
+from fewbit.formats.grid import Grid, GridLayout, Offset, ScaleStorage
+from fewbit.formats.grid.fit import FLOOR
 from fewbit.formats.grid.grid import thresholds
+from fewbit.formats.spec import NumberFormat
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -43,6 +52,12 @@ def thread_pool(threads: int | None) -> ThreadPool:
         usable = getattr(os, "sched_getaffinity", None)
         threads = len(usable(0)) if usable else os.cpu_count() or 1
     return ThreadPool(threads)
+
+
+def searches(layout: GridLayout) -> bool:
+    """Return whether the native search knows a layout: integers with one level of free scales."""
+    free = layout.scale_type is not ScaleStorage.E8M0 and layout.offset is not Offset.ZERO
+    return layout.integer and layout.steps is None and free
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +133,39 @@ class RowTiles:
             first=first,
             levels=self._levels,
             midpoints=self._midpoints,
+        )
+
+    def search(
+        self,
+        targets: Targets,
+        first: int,
+        importance: NDArray[np.float32],
+        form: NumberFormat,
+        layout: GridLayout,
+    ) -> Grid:
+        """Return the grid of one group of targets with the least error, as `grid.fit_block`.
+
+        Args:
+            targets: of a span.
+            first: the first column of the group, its columns in any order.
+            importance: float32 [columns], what a squared error counts.
+            form: a format whose layout `searches`.
+            layout: its layout.
+        """
+        scales, offsets = search_scales(
+            self._pool,
+            targets.values,
+            first - targets.first,
+            importance=np.maximum(importance, importance.mean() * np.float32(FLOOR)),
+            low=layout.levels[0],
+            high=layout.levels[-1],
+            shifts=layout.offset is Offset.VALUE,
+        )
+        return grids.storable(
+            form,
+            layout,
+            from_tiles(scales, self.rows),
+            None if layout.offset is Offset.NONE else from_tiles(offsets, self.rows),
         )
 
     def start_from(self, codes: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
