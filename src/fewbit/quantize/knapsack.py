@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_UNITS = 1 << 18
-"""Units of a budget: 200 items of 13 options take two seconds and 52 MB for the way back, and models
-of up to some gigabytes are exact."""
+"""Units of a budget: 200 items of 13 options take two seconds and 52 MB for the way back, and a
+model of some gigabytes is exact."""
 
 
 @dataclass(frozen=True)
