@@ -3,8 +3,8 @@
 It has no KV store: keys and values are used as they were computed, whatever `cache_type` says. Two
 arithmetics exist. In float32 every op computes in float32, so it agrees with the reference executor
 within the error of that arithmetic. In bf16, linear layers and attention multiply bf16 values and
-give bf16; the residual stream, norms, rope and softmax stay in float32. That is several times as
-fast where the processor multiplies bf16 matrices, and is meant for training.
+give bf16; the residual stream is float32, and norms, rope and softmax compute in float32. That is
+several times as fast where the processor multiplies bf16 matrices, and is meant for training.
 
 Buffers are [batch, length, width]. All sequences of a batch begin at position 0; a shorter one is
 padded at its end, which causal attention keeps from everything before.

@@ -39,7 +39,8 @@ class RmsNormed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor, eps: float, out: torch.dtype) -> Tensor:
         x = x.float()
-        inverse = torch.rsqrt(torch.mean(x * x, -1, keepdim=True) + eps)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, factor, inverse)
         return (x * inverse).mul_(factor).to(out)
 
@@ -50,7 +51,7 @@ class RmsNormed(torch.autograd.Function):
         h = x * inverse
         towards = (gradient * h).reshape(-1, len(factor)).sum(0)
         gradient = gradient * factor
-        mean = torch.mean(gradient * h, -1, keepdim=True)
+        mean = torch.linalg.vecdot(gradient, h).div_(h.shape[-1]).unsqueeze(-1)
         return gradient.sub_(h.mul_(mean)).mul_(inverse), towards, None, None
 
 
@@ -60,7 +61,8 @@ class Attend(torch.autograd.Function):
     With s = cap(scale q k^T), p = softmax(s) over the keys seen, y = p v and g the gradient of y:
     that of v is p^T g, that of s is p (g v^T - sum_keys p (g v^T)). Probabilities are computed
     again in the backward pass, so nothing of length x length outlives a head. (PyTorch's own fused
-    attention takes several times as long backwards in bf16 on a CPU.)
+    attention takes several times as long backwards in bf16 on a CPU.) In bf16, scores and
+    probabilities are bf16 and the softmax between them is float32.
     """
 
     @staticmethod
@@ -68,10 +70,10 @@ class Attend(torch.autograd.Function):
         ctx.save_for_backward(q, k, v)
         ctx.op = op
         out = torch.empty_like(q)
-        seen = _visible(q.shape[1], op.window)
+        hidden = _hidden(q.shape[1], op.window, q.dtype)
         for own, kept in _heads(len(q), op):
-            p, _ = _probabilities(_queries(q, own), k[kept], op, seen)
-            out[own] = _apart(p.to(v.dtype) @ v[kept], op)
+            p, _ = _probabilities(_queries(q, own), k[kept], op, hidden)
+            out[own] = _apart(p @ v[kept], op)
         return out
 
     @staticmethod
@@ -79,16 +81,15 @@ class Attend(torch.autograd.Function):
         q, k, v = ctx.saved_tensors
         op, pull = ctx.op, gradients[0]
         towards = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        seen = _visible(q.shape[1], op.window)
+        hidden = _hidden(q.shape[1], op.window, q.dtype)
         for own, kept in _heads(len(q), op):
             queries, down = _queries(q, own), _queries(pull, own)
-            p, slope = _probabilities(queries, k[kept], op, seen)
-            towards[2][kept] = p.to(v.dtype).T @ down
-            back = (down @ v[kept].T).float()
-            back.sub_(torch.linalg.vecdot(p, back).unsqueeze(-1)).mul_(p).mul_(op.scale)
-            back = (back if slope is None else back.mul_(slope)).to(q.dtype)
-            towards[0][own] = _apart(back @ k[kept], op)
-            towards[1][kept] = back.T @ queries
+            p, slope = _probabilities(queries, k[kept], op, hidden)
+            towards[2][kept] = p.T @ down
+            back = torch._softmax_backward_data(down @ v[kept].T, p, -1, p.dtype)
+            back = back if slope is None else back.mul_(slope)
+            towards[0][own] = _apart((back @ k[kept]).mul_(op.scale), op)
+            towards[1][kept] = (back.T @ queries).mul_(op.scale)
         return *towards, None
 
 
@@ -136,16 +137,15 @@ def _apart(x: Tensor, op: Attention) -> Tensor:
 
 
 def _probabilities(
-    queries: Tensor, keys: Tensor, op: Attention, seen: Tensor
+    queries: Tensor, keys: Tensor, op: Attention, hidden: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Return softmax weights, float32 [heads * length, length], and the slope of the soft cap."""
-    scores = (queries @ keys.T).float().mul_(op.scale)
+    """Return softmax weights [heads * length, length] and the slope of the soft cap."""
+    scores = (queries @ keys.T).mul_(op.scale)
     slope = None
     if op.softcap is not None:
         bent = torch.tanh(scores.div_(op.softcap))
         slope, scores = 1 - bent * bent, bent * op.softcap
-    shaped = scores.unflatten(0, (-1, len(seen)))
-    shaped.masked_fill_(~seen, -torch.inf)
+    scores.unflatten(0, (-1, len(hidden))).add_(hidden)
     return torch.softmax(scores, -1), slope
 
 
@@ -156,8 +156,10 @@ def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     return functional.gelu(gate, approximate="tanh") * up
 
 
-def _visible(length: int, window: int | None) -> Tensor:
-    """Return bool [length, length]: whether a row's position sees a column's."""
+def _hidden(length: int, window: int | None, kind: torch.dtype) -> Tensor:
+    """Return [length, length], added to scores: 0 where a row's position sees a column's."""
     own, other = torch.arange(length)[:, None], torch.arange(length)[None, :]
     seen = other <= own
-    return seen if window is None else seen & (other > own - window)
+    if window is not None:
+        seen &= other > own - window
+    return torch.zeros(length, length, dtype=kind).masked_fill_(~seen, -torch.inf)

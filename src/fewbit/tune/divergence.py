@@ -53,11 +53,7 @@ def row_divergences(source: Outputs, student: Outputs) -> Tensor:
     for chunk in _chunks(student):
         theirs, ours = source.logits(chunk), student.logits(chunk)
         for rows in _parts(len(ours)):
-            log_p, log_q = (
-                _log_softmax(theirs[rows], source.cap),
-                _log_softmax(ours[rows], student.cap),
-            )
-            found[chunk][rows] = (log_p.exp() * (log_p - log_q)).sum(-1)
+            found[chunk][rows] = _pull(theirs[rows], ours[rows], source.cap, student.cap)[1]
     return found
 
 
@@ -101,22 +97,28 @@ def _pull(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of each row's divergence in the student's logits, and the divergences.
 
-    It is q - p, times the slope of the student's cap where there is one.
+    With logits t and s, p = softmax(t) and q = softmax(s), the divergence is
+    sum p (t - s) - (log Z_t - log Z_s), and its gradient q - p, times the slope of the student's
+    cap where there is one. log Z is t - log p at the largest logit, so each logit costs one
+    exponential a side.
     """
-    log_p, log_q = _log_softmax(theirs, their_cap), _log_softmax(ours, our_cap)
-    p = log_p.exp()
-    kl = torch.linalg.vecdot(p, log_p.sub_(log_q))
-    pull = log_q.exp_().sub_(p)
-    if our_cap is not None:
-        pull.mul_(1 - torch.tanh(ours.float() / our_cap) ** 2)
-    return pull, kl
+    t, s = _capped(theirs, their_cap), _capped(ours, our_cap)
+    p, q = torch.softmax(t, -1), torch.softmax(s, -1)
+    constants = _log_sum(t, p) - _log_sum(s, q)
+    slope = None if our_cap is None else 1 - (s / our_cap) ** 2
+    kl = torch.linalg.vecdot(p, t.sub_(s)) - constants
+    pull = q.sub_(p)
+    return pull if slope is None else pull.mul_(slope), kl
 
 
-def _log_softmax(logits: Tensor, cap: float | None) -> Tensor:
+def _log_sum(logits: Tensor, shares: Tensor) -> Tensor:
+    """Return log sum exp of each row from its softmax."""
+    return logits.amax(-1) - shares.amax(-1).log_()
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
     logits = logits.float()
-    if cap is not None:
-        logits = cap * torch.tanh(logits / cap)
-    return torch.log_softmax(logits, -1)
+    return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _chunks(student: Outputs) -> Iterator[slice]:

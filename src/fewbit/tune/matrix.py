@@ -155,8 +155,8 @@ class _Dequantize(torch.autograd.Function):
             pull = gradient[piece].float().unflatten(1, (scales.shape[1], -1))
             if sums is not None:
                 torch.sum(pull, -1, out=sums[piece])
-            pull = pull * _centred(levels[piece], zeros, piece, scales.shape[1])
-            torch.sum(pull, -1, out=towards_scale[piece])
+            centred = _centred(levels[piece], zeros, piece, scales.shape[1])
+            torch.sum(centred.mul_(pull), -1, out=towards_scale[piece])
         _hand_over(matrix.collector, rows, gradient)
         towards_zero = None if zeros is None or sums is None else -sums * scales
         return towards_scale, None if offsets is None else sums, towards_zero, None, None, None
