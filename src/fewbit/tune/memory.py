@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.grid import layout
+from fewbit.formats.registry import encoded_bytes
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Embed, Program, Slot
 from fewbit.records.figures import size
@@ -95,7 +96,7 @@ def _memory(
 ) -> TuneMemory:
     wide = 2 if settings.precision is Precision.BF16 else 4
     sizes = _sizes(program, start)
-    stored = sum(tensor.nbytes for tensor in start.values())
+    stored = sum(encoded_bytes(tensor.spec, tensor.shape) for tensor in start.values())
     trained = _LATENT_BYTES * sizes.groups + stored
     if settings.what is not Tuned.SCALES:
         origin = 1 if settings.what is Tuned.ROUNDING else 0
