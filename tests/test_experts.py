@@ -10,6 +10,7 @@ import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.calibrate.calibration import CalibrationSet, calibration_set
+from fewbit.calibrate.importance import Importance, ImportanceMatrix
 from fewbit.errors import NumericalError, UsageError
 from fewbit.methods.shrinkage import share_of_prior
 from fewbit.methods.statistics import InputStatistics
@@ -22,9 +23,11 @@ from fewbit.program import CacheType, Mixture
 from fewbit.quantize import quantize
 from fewbit.quantize.bound import BoundModel
 from fewbit.quantize.experts import parts
+from fewbit.quantize.importance import GivenImportance
 from fewbit.quantize.pipeline import QuantizeSettings
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, stages, walk
 from fewbit.recipes import built_in
+from fewbit.records.calibration import ImportanceFacts
 from fewbit.records.manifest import Manifest
 from fewbit.records.recipe import Recipe, Role, Rule
 from fewbit.runtime.mixture import route
@@ -263,3 +266,40 @@ def test_a_file_of_shared_tensors_gets_each_experts_own_codes(tmp_path):
     assert np.array_equal(
         logits_of(tmp_path / "out.gguf", tokens), logits_of(tmp_path / "out", tokens)
     )
+
+
+def importance(idle: int | None) -> GivenImportance:
+    """Return an importance matrix of the experts; nothing reached expert `idle`."""
+    random = np.random.default_rng(4)
+    entries = {}
+    for name, width in (("gate", 64), ("up", 64), ("down", 32)):
+        sums = (random.gamma(0.3, 9, (5, width)) * 1000).astype(np.float32)
+        counts = np.full(5, 1000)
+        if idle is not None:
+            sums[idle], counts[idle] = 0, 0
+        entries[f"blk.0.ffn_{name}_exps.weight"] = Importance(sums, counts)
+    facts = ImportanceFacts(name="planted", sha256="", tensors=3)
+    return GivenImportance(ImportanceMatrix(entries), facts)
+
+
+def test_an_idle_expert_of_an_importance_matrix_leaves_the_others_alone(tmp_path):
+    """Case 5: one expert without data is solved with the mean of all; no matrix is dropped."""
+    source = source_of(tmp_path)
+    rules = (Rule(match="layers.*.experts.*", format="int3-g32"),)
+    recipe = Recipe(name="mine", method="imatrix", rules=rules)
+    entries = {}
+    for label, given in (("all", importance(None)), ("idle", importance(2))):
+        settings = QuantizeSettings(importance=given)
+        manifest = quantize(source, recipe, tmp_path / label, settings)
+        entries[label] = {e.slot: e for e in manifest.tensors if expert_of(e.slot) is not None}
+    for slot, entry in entries["idle"].items():
+        assert entry.method == "imatrix"
+        reached = "No calibration token" if expert_of(slot) == 2 else "1000 calibration tokens"
+        assert f"{reached} reached this expert" in entry.remarks[0]
+    with open_model(tmp_path / "all") as ours, open_model(tmp_path / "idle") as theirs:
+        same = {s: (ours.read(s).codes == theirs.read(s).codes).mean() for s in entries["idle"]}
+    others = [share for slot, share in same.items() if expert_of(slot) != 2]
+    idle = [share for slot, share in same.items() if expert_of(slot) == 2]
+    assert min(others) > 0.9  # some twenty average rows beside a thousand of their own
+    assert max(idle) < min(others)
+    assert all(e.relative_error < 0.4 for e in entries["idle"].values())

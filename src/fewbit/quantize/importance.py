@@ -72,7 +72,8 @@ def _statistics(
         return None
     mixture = planned.source.config.mixture
     experts = 1 if expert is None or mixture is None else mixture.experts
-    found = entry.with_experts(experts).statistics(expert or 0)
+    each = entry.with_experts(experts)
+    found = each.statistics() if expert is None else each.blended(expert)
     columns = tensor.source.matrix_shape[1]
     if found.inputs != columns:
         raise UsageError(
