@@ -95,6 +95,20 @@ def test_a_solver_sees_the_inputs_of_the_transformed_model(tmp_path):
         assert deviation(found, source) < 0.5
 
 
+def test_a_quantized_source_is_recorded_as_one_though_transforms_decode_it(tmp_path):
+    with opened(tmp_path / "plain.gguf", "qwen2", write_gguf) as plain:
+        quantize(plain, recipe(form="q8_0", head="q8_0"), tmp_path / "q8.gguf")
+    with open_model(tmp_path / "q8.gguf") as source:
+        out = tmp_path / "q4.gguf"
+        manifest = quantize(source, recipe("rescale", form="q4_0", head="q8_0"), out)
+        assert manifest.source.quantized
+        assert manifest.source.formats["q8_0"] > 0
+        kept = {t.slot: t.format for t in manifest.tensors if t.status == "kept"}
+        assert kept["embed.weight"] == "q8_0"
+        with open_model(out) as found:
+            assert deviation(found, source) < 1.0
+
+
 def test_transforms_that_need_text_say_so(tmp_path):
     source = opened(tmp_path / "source", "qwen2")
     with pytest.raises(UsageError, match="looks at what layers read"):

@@ -58,8 +58,12 @@ def _mixture_facts(mixture: MixtureConfig | None) -> dict[str, int]:
 
 
 def quantized_formats(source: ModelSource) -> tuple[str, ...]:
-    """Return the formats under 16 bits per weight that matrices are stored in, sorted."""
-    infos = [source.info(slot) for slot in source.slots if not is_vector(slot)]
+    """Return the formats under 16 bits per weight that matrices are stored in, sorted.
+
+    What the file holds counts, also where a transform changes it on the way out.
+    """
+    names = {source.slots[slot].name for slot in source.slots if not is_vector(slot)}
+    infos = [source.checkpoint.tensors[name] for name in names]
     narrow = {i.format.name for i in infos if i.nbytes * 8 < 16 * math.prod(i.shape)}
     return tuple(sorted(narrow))
 
