@@ -13,7 +13,7 @@ VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE)
 
 .PHONY: demo test test-interop check format clean
 .PHONY: sanitize sanitize-thread check-arm64
-.PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
+.PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start bench-quantize
 
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
 	$(BIN)/fewbit compress $(MODEL) --out demo
@@ -69,6 +69,9 @@ bench-threads: .venv/interop  ## one thread and two
 
 bench-start: .venv/interop  ## load to first token, from the start of the process
 	$(VERSUS) start
+
+bench-quantize: .venv/interop  ## GPTQ against torch, on a model's matrices, on a large layer
+	$(BIN)/python benchmarks/solvers.py
 
 clean:
 	rm -rf .venv build demo
