@@ -150,3 +150,15 @@ def test_progress_names_every_site(sources):
     apply_transforms(source, ["awq"], formats(source), watched)
     assert [done for done, *_ in seen] == list(range(4 * source.config.layers))
     assert seen[0] == (0, 12, "layers.0.q.weight")
+
+
+@pytest.mark.parametrize("transform", ["awq", "smoothquant"])
+def test_sites_inside_experts_are_searched_too(sources, transform):
+    source = sources["mixtral"]
+    changed, _ = apply_transforms(source, [transform], formats(source), walking())
+    inside = [t for t in changed.transforms if ".experts." in t.site.buffer]
+    assert len(inside) == source.config.layers * source.config.mixture.experts
+    assert any((t.factors != 1).any() for t in inside)
+    plain = logits(source)
+    tolerance = ROUNDINGS * np.abs(logits(source, jitter) - plain).max()
+    np.testing.assert_allclose(logits(changed), plain, rtol=0, atol=tolerance)
