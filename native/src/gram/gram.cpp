@@ -17,6 +17,9 @@ namespace {
 // all of them.
 constexpr int64_t kChunkBlocks = 4;
 
+// Columns whose moments are summed together: enough of a row for the processor to see a stream.
+constexpr int64_t kMomentColumns = 512;
+
 // Panels on a side of a unit of work: its panels are read from the second-level cache.
 constexpr int64_t kGroupPanels = 2;
 
@@ -152,11 +155,11 @@ void mirror_gram(float* gram, int64_t columns, ThreadPool& pool) {
 
 void add_moments(const float* x, int64_t rows, int64_t columns, const Moments& moments,
                  ThreadPool& pool) {
-  OneStage stage(ceil_div(columns, kPanelColumns), [&](int64_t panel) {
-    const int64_t begin = panel * kPanelColumns;
-    const int64_t count = std::min(kPanelColumns, columns - begin);
-    double squares[kPanelColumns], absolute[kPanelColumns];
-    int32_t largest[kPanelColumns];  // bits, whose order has NaN above infinity
+  OneStage stage(ceil_div(columns, kMomentColumns), [&](int64_t part) {
+    const int64_t begin = part * kMomentColumns;
+    const int64_t count = std::min(kMomentColumns, columns - begin);
+    double squares[kMomentColumns], absolute[kMomentColumns];
+    int32_t largest[kMomentColumns];  // bits, whose order has NaN above infinity
     std::copy_n(moments.squares + begin, count, squares);
     std::copy_n(moments.absolute + begin, count, absolute);
     std::memcpy(largest, moments.largest + begin, count * sizeof(float));

@@ -36,6 +36,11 @@ void configure() {
   _tile_loadconfig(&config);
 }
 
+void prefetch_rows(const float* x, int64_t stride) {
+  Avx512::prefetch(x);
+  Avx512::prefetch(x + stride);
+}
+
 // 16 columns of two rows as bf16, the two of a column side by side.
 __m512i pair_of_rows(const float* x, int64_t stride, int64_t rows, __mmask16 columns) {
   const __m512 first = rows > 0 ? _mm512_maskz_loadu_ps(columns, x) : _mm512_setzero_ps();
@@ -83,6 +88,8 @@ void pack_bfloats(const float* x, int64_t stride, int64_t rows, int64_t columns,
       __m512i pairs[kTile];
 #pragma GCC unroll 16
       for (int p = 0; p < kTile; ++p) {
+        // Rows lie on pages of their own, where the processor sees no stream.
+        prefetch_rows(from + (kStepRows + 2 * p) * stride, stride);
         pairs[p] =
             pair_of_rows(from + 2 * p * stride, stride, rows - row - 2 * p, Avx512::first(wide));
       }
