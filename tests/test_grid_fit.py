@@ -157,6 +157,15 @@ def test_a_row_is_fitted_alone_as_among_others(name):
         assert np.array_equal(alone.scales, whole.scales[row : row + 1])
 
 
+@pytest.mark.parametrize("name", ["q4_1", "q8_0", "int4-g32-asym"])
+def test_a_group_is_fitted_alone_as_among_others(name):
+    weight, form = weights(60, 32, seed=18), parse_format(name)
+    whole = fit(weight, form, importances(32))
+    for row in range(60):
+        alone = fit(weight[row : row + 1], form, importances(32))
+        assert np.array_equal(alone.scale, whole.scale[row : row + 1])
+
+
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q2_k", "q6_k", "int4-g128-asym"])
 def test_blocks_fitted_one_by_one_make_the_whole(name):
     weight, form = weights(4, 1024, seed=8), parse_format(name)
