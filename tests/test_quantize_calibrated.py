@@ -10,7 +10,7 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.calibrate.importance import Importance, ImportanceMatrix, write_importance
 from fewbit.checkpoint.open import open_checkpoint
-from fewbit.errors import NumericalError, UsageError
+from fewbit.errors import NumericalError, StoppedError, UsageError
 from fewbit.formats.registry import decode, parse_format
 from fewbit.methods.solvers import METHODS
 from fewbit.methods.statistics import InputStatistics
@@ -113,6 +113,26 @@ def test_case_25_a_killed_job_goes_on_to_the_same_bits(tmp_path, cuts, monkeypat
     matrices = 3 * 7 + 1
     done = {0: 0, 1: 3, 5: 10, 12: 21}[cuts]
     assert len(solved) == matrices - done  # only what was left
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_stop_from_outside_is_resumable_once_something_is_solved(tmp_path, kind):
+    source, out = open_model(folder(tmp_path)), tmp_path / "out"
+
+    def stop(at: int):
+        def progress(what: str, done: int, _all: int) -> None:
+            if what.startswith("solving") and done == at:
+                raise kind
+
+        return progress
+
+    with pytest.raises(kind):
+        quantize(source, linear("gptq"), out, SETTINGS, stop(0))
+    assert not work_folder(out).exists()
+    with pytest.raises(StoppedError, match="the same command goes on from there") as stopped:
+        quantize(source, linear("gptq"), out, SETTINGS, stop(3))
+    assert stopped.value.exit_code == 75
+    assert work_folder(out).exists()
 
 
 def test_work_with_other_settings_is_begun_anew_and_said(tmp_path):

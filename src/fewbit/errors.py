@@ -11,6 +11,7 @@
     │   └── TemplateError     a chat template failed, looped or wrote too much
     ├── IdentityError         candidate and source are not the same model; a comparison is refused
     ├── NumericalError        a value that must be finite is not; says where
+    ├── StoppedError          a job was stopped, and goes on when it is started again
     ├── KernelError           no kernel can run a layer; lists every reason
     └── FaultError            a broken invariant of our own
 
@@ -67,6 +68,12 @@ class NumericalError(FewbitError):
     """A NaN or infinity where a finite value is required; the message locates it."""
 
     exit_code = 3
+
+
+class StoppedError(FewbitError):
+    """A job was stopped from outside after part of its work was kept; the same call goes on."""
+
+    exit_code = 75
 
 
 class KernelError(FewbitError):

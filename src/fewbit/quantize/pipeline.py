@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fewbit import __version__
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.errors import UsageError
+from fewbit.errors import StoppedError, UsageError
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
@@ -89,6 +89,7 @@ def execute(
         UsageError: the recipe's method needs calibration text and there is none.
         NumericalError: a weight or a state is not finite; says where.
         KernelError: no kernel can run a matrix, so that its layer could not be walked.
+        StoppedError: an interrupt or a signal came when something was solved already.
         OutputError, UnsupportedError, FaultError: as `write`.
     """
     require_free(planned, out)
@@ -130,7 +131,15 @@ def _work(
     store = SolvedStore(work_folder(out), _key(planned, settings, settings.calibration))
     if store.note:
         progress(store.note, 0, 0)
-    yield store
+    try:
+        yield store
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if store.is_empty():
+            store.remove()
+            raise
+        raise StoppedError(
+            f"Stopped. What is done lies in {store.folder}; the same command goes on from there."
+        ) from stop
     store.remove()
 
 

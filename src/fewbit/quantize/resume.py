@@ -91,6 +91,10 @@ class SolvedStore:
         records = {slot: to_json(_saved(item)).decode() for slot, item in solved.items()}
         write_safetensors(self.folder / f"{number:05d}.safetensors", parts, arrays.items(), records)
 
+    def is_empty(self) -> bool:
+        """Whether nothing is kept that a later run could use."""
+        return all(path.name == _KEY for path in self.folder.iterdir())
+
     def remove(self) -> None:
         """Delete the folder: the output is there."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -33,6 +33,8 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
         f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} "
         f"bits per weight; the source has {manifest.source_bits_per_weight:.2f}."
     )
+    for line in _course(manifest):
+        console.print(escape(line))
     if manifest.allocation is not None:
         for line in _allocation(manifest.allocation):
             console.print(escape(line))
@@ -55,6 +57,20 @@ def _formats(entries: Sequence[TensorEntry]) -> Table:
         total = size(sum(entry.bytes for entry in group))
         table.add_row(before, after, str(len(group)), total, *shown)
     return table
+
+
+def _course(manifest: Manifest) -> list[str]:
+    """Return what the model was calibrated on, and what was done beside rounding."""
+    lines = []
+    text, given = manifest.calibration, manifest.importance
+    if text is not None:
+        names = ", ".join(f"{part.name} ({part.windows})" for part in text.texts)
+        lines.append(f"Calibrated on {text.windows} windows, {text.counted} tokens: {names}.")
+        lines += [f"{remark[0].upper()}{remark[1:]}." for remark in text.remarks]
+    if given is not None:
+        lines.append(f"Weighed by the importance matrix {given.name}.")
+    changes = (*manifest.transforms, *manifest.tuning)
+    return lines + [f"{change.name}: {change.detail}." for change in changes]
 
 
 def _allocation(found: AllocationRecord) -> list[str]:
