@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import pytest
 from hostile.mutate import mutate
-from tiny_models import CONFIGS, random_weights, write_gguf
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from tiny_subjects import write_subject
 from tiny_tokenizers import byte_level, sentence_piece
 
@@ -71,7 +71,12 @@ def count_described(model: Path, path: Path, end: int | None, damaged: int) -> i
 
 
 @pytest.mark.parametrize(
-    ("name", "tokenizer"), [("llama3", byte_level("smollm")), ("gemma3", sentence_piece())]
+    ("name", "tokenizer"),
+    [
+        ("llama3", byte_level("smollm")),
+        ("gemma3", sentence_piece()),
+        ("mixtral", byte_level("qwen2")),
+    ],
 )
 def test_a_damaged_gguf_model_is_described_or_refused(tmp_path, name, tokenizer):
     path, data = whole_gguf(tmp_path, name, tokenizer)
@@ -84,6 +89,13 @@ def test_a_damaged_folder_is_described_or_refused(tmp_path, file):
     folder = write_subject(tmp_path / "model")
     assert is_described(folder)
     assert 0 < count_described(folder, folder / file, None, DAMAGED // 3) <= DAMAGED // 3
+
+
+def test_a_damaged_configuration_of_a_mixture_is_described_or_refused(tmp_path):
+    config = CONFIGS["qwen3-moe-sparse"]
+    folder = write_huggingface(tmp_path / "model", config, random_weights(config))
+    assert is_described(folder)
+    assert 0 < count_described(folder, folder / "config.json", None, DAMAGED) < DAMAGED
 
 
 def test_an_unbounded_divisor_would_be_found(tmp_path, monkeypatch):
