@@ -94,7 +94,7 @@ def test_it_improves_what_rounding_to_nearest_gave() -> None:
 
 
 @pytest.mark.parametrize("name", ["int4-g32", "q4_k", "int4-row"])
-def test_bits_depend_neither_on_threads_nor_on_the_rows_beside(name: str) -> None:
+def test_bits_do_not_depend_on_threads(name: str) -> None:
     weight, statistics = layer(150, COLUMNS, seed=4)
     form = parse_format(name)
     one, two, three = (
