@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from fewbit.records.manifest import Manifest
     from fewbit.records.recipe import Recipe
 
-_WINDOWS = 12
-"""Windows that measure: four of them single matrices, the others whole choices."""
+_WINDOWS = 22
+"""Windows that measure: six of them single matrices, the others whole choices."""
 
-_TOKENS = 256
+_TOKENS = 128
 """Tokens of each."""
 
 

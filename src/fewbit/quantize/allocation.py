@@ -62,7 +62,7 @@ Progress = Callable[[str, int, int], None]
 class AllocationSettings:
     """How much text is run, and what there is to choose from."""
 
-    probe_windows: int = 4
+    probe_windows: int = 6
     """Of the windows, the first so many measure single matrices, the others whole choices."""
     formats: tuple[str, ...] = ()
     """Names to choose from; empty for all that the container takes."""

@@ -9,7 +9,7 @@ of what the column is multiplied with.
 
 A measurement on few tokens is uncertain. Logarithms of divergence over error of one kind of matrix
 (q, down, ...) follow a parabola over depth closely; what a measurement deviates from it is kept in
-the ratio of the deviations' variance to that plus the measurement's own (James and Stein, 1961).
+the ratio of the deviations' variance to that plus the measurements' own (James and Stein, 1961).
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def smooth(measured: Sequence[Sensitivity]) -> tuple[Sensitivity, ...]:
     for members in sites.values():
         logs = np.array([np.log(measured[i].divergence / measured[i].error) for i in members])
         depths = np.array([float(measured[i].unit.layer) for i in members])
-        noise = np.array([(measured[i].deviation / measured[i].divergence) ** 2 for i in members])
-        for i, log in zip(members, _drawn(logs, depths, noise), strict=True):
+        noise = [(measured[i].deviation / measured[i].divergence) ** 2 for i in members]
+        for i, log in zip(members, _drawn(logs, depths, float(np.mean(noise))), strict=True):
             found[i] = replace(measured[i], smoothed=float(np.exp(log)) * measured[i].error)
     return tuple(found)
 
@@ -226,9 +226,12 @@ def _column_errors(
 
 
 def _drawn(
-    logs: NDArray[np.float64], depths: NDArray[np.float64], noise: NDArray[np.float64]
+    logs: NDArray[np.float64], depths: NDArray[np.float64], noise: float
 ) -> NDArray[np.float64]:
-    """Return measurements drawn to a fit over depth; with too few of them as they are."""
+    """Return measurements drawn to a fit over depth; with too few of them as they are.
+
+    `noise` is the mean variance of a measurement: of a few windows each single one says little.
+    """
     if len(logs) < 3:
         return logs
     degree = 2 if len(logs) >= _LEAST_FOR_DEPTH else 0
@@ -236,8 +239,8 @@ def _drawn(
     design = np.vander(scaled, degree + 1)
     course = design @ np.linalg.lstsq(design, logs, rcond=None)[0]
     left = logs - course
-    variance = max(0.0, float(left @ left) / (len(logs) - degree - 1) - float(noise.mean()))
-    kept = np.divide(variance, variance + noise, out=np.ones_like(noise), where=noise > 0)
+    variance = max(0.0, float(left @ left) / (len(logs) - degree - 1) - noise)
+    kept = variance / (variance + noise) if noise else 1.0
     return np.asarray(course + kept * left)
 
 
