@@ -15,7 +15,7 @@ FOUND := $(shell command -v $(ARM_CXX))
 SOURCES := $(filter-out %_avx2.cpp %_avx512.cpp %_amx.cpp, $(shell find native/src -name '*.cpp'))
 CHECKED := $(SOURCES:native/src/%.cpp=$(OUT)/%.checked)
 KERNELS := $(filter %/isa.cpp %/activations.cpp %_neon.cpp %_portable.cpp %/ops.cpp \
-             %/row_kernels.cpp,$(SOURCES))
+             %/row_kernels.cpp %/gram/kernels.cpp,$(SOURCES))
 OBJECTS := $(KERNELS:native/src/%.cpp=$(OUT)/%.o)
 
 .PHONY: bits sources

@@ -1,8 +1,8 @@
 // usage: same_bits [instruction set]
 // Compares what the tables of an instruction set compute with what the portable ones do, bit for
 // bit, on random and adversarial input: lanes, rounding of activations, every packed format,
-// attention over every store, and the passes over logits. The Python tests do this and more where
-// Python runs; this program needs a C++ compiler and an emulator only.
+// attention over every store, the passes over logits, and X^T X. The Python tests do this and more
+// where Python runs; this program needs a C++ compiler and an emulator only.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gram/gram.h"
 #include "linear/layout.h"
 #include "linear/linear.h"
 #include "linear/table.h"
@@ -164,6 +165,17 @@ void compare_rounding(const LinearKernels& s, const LinearKernels& truth) {
   for (int64_t i = 64; i < 96; ++i) x[i] = 0.0f;
   const Rows got(x, kColumns, s), want(x, kColumns, truth);
   compare("rounded activations", got.contents, want.contents);
+  const auto with_one_scale = [&](const LinearKernels& kernels) {
+    Rows rows(x, kColumns, kernels);
+    for (int64_t r = 0; r < 40; ++r) {
+      const float* from = x.data() + r * kColumns;
+      const float scale = r % 2 ? 0.02f : kernels.scale_of_row(from, kColumns);
+      kernels.quantize_with(from, rows.a, r, scale);
+    }
+    const auto* codes = reinterpret_cast<const uint8_t*>(rows.a.q);
+    return Bytes(codes, codes + activation_bytes(40, kColumns));
+  };
+  compare("activations of one scale", with_one_scale(s), with_one_scale(truth));
 }
 
 constexpr int64_t kColumns = 768;  // more than a chunk of 512
@@ -342,6 +354,19 @@ void compare_logits(const RowKernels& s, const RowKernels& truth) {
   compare("sums of masses", sums, sums_truth);
 }
 
+void compare_gram(const GramKernels& got, const GramKernels& want) {
+  const int64_t rows = 200, columns = 50;
+  const Floats x = random_floats(rows * columns);
+  const auto gram = [&](const GramKernels& kernels) {
+    Bytes panel(kernels.panel_bytes);
+    Floats sums(columns * columns);
+    kernels.pack(x.data(), columns, rows, columns, panel.data());
+    kernels.multiply(panel.data(), panel.data(), rows, columns, columns, sums.data(), columns);
+    return sums;
+  };
+  compare("X^T X", gram(got), gram(want));
+}
+
 int run(Isa isa, std::string_view name) {
   if (!isa_available(isa)) {
     std::fprintf(stderr, "same_bits: this CPU has no %s.\n", name.data());
@@ -355,6 +380,7 @@ int run(Isa isa, std::string_view name) {
   compare_elementwise(op_kernels(isa), op_kernels(portable));
   compare_stores(op_kernels(isa), op_kernels(portable));
   compare_logits(row_kernels(isa), row_kernels(portable));
+  compare_gram(gram_kernels(isa), gram_kernels(portable));
   std::printf("%s: %d comparisons with the portable kernels (%d weight formats), %d differ\n",
               name.data(), comparisons, formats, differences);
   return differences ? 1 : 0;
