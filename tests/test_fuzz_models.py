@@ -71,17 +71,17 @@ def count_described(model: Path, path: Path, end: int | None, damaged: int) -> i
 
 
 @pytest.mark.parametrize(
-    ("name", "tokenizer"),
+    ("name", "tokenizer", "damaged"),
     [
-        ("llama3", byte_level("smollm")),
-        ("gemma3", sentence_piece()),
-        ("mixtral", byte_level("qwen2")),
+        ("llama3", byte_level("smollm"), DAMAGED),
+        ("gemma3", sentence_piece(), DAMAGED),
+        ("mixtral", byte_level("qwen2"), DAMAGED // 5),
     ],
 )
-def test_a_damaged_gguf_model_is_described_or_refused(tmp_path, name, tokenizer):
+def test_a_damaged_gguf_model_is_described_or_refused(tmp_path, name, tokenizer, damaged):
     path, data = whole_gguf(tmp_path, name, tokenizer)
     assert is_described(path)
-    assert 0 < count_described(path, path, data, DAMAGED) < DAMAGED
+    assert 0 < count_described(path, path, data, damaged) < damaged
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
@@ -95,7 +95,7 @@ def test_a_damaged_configuration_of_a_mixture_is_described_or_refused(tmp_path):
     config = CONFIGS["qwen3-moe-sparse"]
     folder = write_huggingface(tmp_path / "model", config, random_weights(config))
     assert is_described(folder)
-    assert 0 < count_described(folder, folder / "config.json", None, DAMAGED) < DAMAGED
+    assert 0 < count_described(folder, folder / "config.json", None, DAMAGED // 3) < DAMAGED // 3
 
 
 def test_an_unbounded_divisor_would_be_found(tmp_path, monkeypatch):
