@@ -11,7 +11,7 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import decode, encode
 from fewbit.model.weights import open_model
-from fewbit.quantize import Container, plan, quantize
+from fewbit.quantize import Container, allocation, plan, quantize
 from fewbit.quantize.allocation import AllocationSettings, Wish, allocate
 from fewbit.quantize.choices import Group, smallest, total_bytes, total_cost, uniform_choices
 from fewbit.quantize.knapsack import Option, choose_options
@@ -137,6 +137,16 @@ def test_fused_matrices_keep_together_in_a_folder_and_are_free_in_gguf(folder_so
         assert all(len(found) == 1 for found in formats_by_group(folder, *sites))
     free, _ = allocate(wish(gguf_source, file_target(gguf_source, 6.5)), WINDOWS, rounded, SETTINGS)
     assert any(len(found) > 1 for found in formats_by_group(free, "q", "k", "v", "gate", "up"))
+
+
+def test_what_is_probed_together_gets_one_format(gguf_source, monkeypatch):
+    monkeypatch.setattr(allocation, "MANY_WEIGHTS", 1)
+    asked = wish(gguf_source, file_target(gguf_source, 6.5))
+    recipe, record = allocate(asked, WINDOWS, rounded, SETTINGS)
+    assert len(record.sensitivities) == 2 + 3 * 4
+    for sites in (("q", "k", "v"), ("gate", "up")):
+        assert all(len(found) == 1 for found in formats_by_group(recipe, *sites))
+    assert record.notes == ("matrices that read the same input were probed together",)
 
 
 def test_bits_are_of_all_weights(folder_source):

@@ -162,9 +162,13 @@ class _Work:
         return sum(math.prod(info.shape) for info in infos) >= MANY_WEIGHTS
 
     def _keys(self) -> dict[Slot, object]:
-        """Return what each matrix shares its format by: the stored tensor, or fused layers."""
+        """Return what each matrix shares its format by: the stored tensor, or fused layers.
+
+        What was probed together is not told apart either: a unit's error says nothing of how much
+        of its divergence is q's and how much v's.
+        """
         every = units(self.model.program, together=True)
-        if self.wish.container is Container.FEWBIT:
+        if self.wish.container is Container.FEWBIT or self.together:
             return {slot: unit.slots for unit in every for slot in unit.slots}
         stored = self.wish.source.slots
         return {slot: stored[slot].name for unit in every for slot in unit.slots}
