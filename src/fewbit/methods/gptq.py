@@ -53,10 +53,9 @@ def gptq(
     assert statistics.gram is not None
     order = block_order(statistics.gram.diagonal(), layout.block)
     factor = factorize(statistics, order)
-    tiles = RowTiles(weight[:, order], factor.feedback, layout, thread_pool(threads))
+    tiles = RowTiles(np.take(weight, order, axis=1), factor.feedback, layout, thread_pool(threads))
     grid = _round_blocks(tiles, factor, order, form, layout)
-    codes = np.empty(weight.shape, np.uint8)
-    codes[:, order] = tiles.codes
+    codes = np.take(tiles.codes, np.argsort(order), axis=1)
     return Solution(grids.join(codes, grid), factor.remarks)
 
 
