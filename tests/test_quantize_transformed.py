@@ -7,10 +7,12 @@ from test_transforming import weights, windows
 from tiny_models import CONFIGS, write_gguf, write_huggingface
 
 from fewbit.calibrate.calibration import calibration_set
+from fewbit.calibrate.importance import Importance, ImportanceMatrix, write_importance
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import F32, decode
 from fewbit.model.weights import open_model
 from fewbit.quantize import QuantizeSettings, execute, plan, quantize
+from fewbit.quantize.importance import given_importance
 from fewbit.quantize.planning import Container
 from fewbit.records.recipe import Recipe, Role, Rule
 
@@ -113,6 +115,17 @@ def test_transforms_that_need_text_say_so(tmp_path):
     source = opened(tmp_path / "source", "qwen2")
     with pytest.raises(UsageError, match="looks at what layers read"):
         quantize(source, recipe("awq"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_importance_matrix_does_not_know_the_inputs_behind_a_transform(tmp_path):
+    source = opened(tmp_path / "source", "qwen2")
+    entry = Importance(np.ones((1, 64), np.float32), np.array([9], np.int64))
+    matrix = ImportanceMatrix({"blk.0.attn_q.weight": entry}, ("text",), 1, 9)
+    write_importance(tmp_path / "m.gguf", matrix)
+    given = QuantizeSettings(importance=given_importance(tmp_path / "m.gguf"))
+    with pytest.raises(UsageError, match=r"transforms the model \(rescale\)"):
+        quantize(source, recipe("rescale", method="imatrix"), tmp_path / "out", given)
     assert not (tmp_path / "out").exists()
 
 

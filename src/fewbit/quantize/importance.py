@@ -40,8 +40,15 @@ def solve_given(planned: QuantizationPlan, given: GivenImportance) -> dict[Slot,
     is solved without; its entry in the manifest says so.
 
     Raises:
-        UsageError: the recipe's method needs more than squares, or values of another width.
+        UsageError: the recipe's method needs more than squares, values of another width, or
+            transforms, behind which inputs are not those that the file knows.
     """
+    if planned.recipe.transforms:
+        raise UsageError(
+            f"The recipe '{planned.recipe.name}' transforms the model "
+            f"({', '.join(planned.recipe.transforms)}), and an importance matrix knows the inputs "
+            "before that; give a text with --calibration, or leave the transforms out."
+        )
     method = planned.recipe.method
     if METHODS[method].needs is Need.GRAM:
         raise UsageError(
