@@ -50,13 +50,15 @@ class BoundModel:
             self._kernels[slot] = _kernel(slot, tensor, activations, input_scale)
         self._segment = self._expert = None
 
-    def __call__(
+    def __call__(  # noqa: PLR0913
         self,
         ops: range,
         lengths: Sequence[int],
         given: Mapping[Buffer, Rows],
         wanted: Sequence[Buffer],
         tokens: NDArray[np.int32],
+        *,
+        into: Mapping[Buffer, Rows] | None = None,
     ) -> dict[Buffer, Rows]:
         """Run ops; see `walk.RunOps`. The weights stay packed until other ops are run."""
         if self._segment is None or self._segment[0] != ops:
@@ -64,7 +66,7 @@ class BoundModel:
             chosen = replace(self.program, ops=tuple(self.program.ops[i] for i in ops))
             binding = self._binding(self.program, chosen.slots())
             self._segment = ops, Segment(binding, ops, threads=self._pool)
-        return self._segment[1].run(lengths, given, wanted, tokens)
+        return self._segment[1].run(lengths, given, wanted, tokens, into)
 
     def expert(self, op: Mixture, number: int, x: Rows) -> Rows:
         """Run the gate, up and activation of an expert; see `walk.RunOps`."""

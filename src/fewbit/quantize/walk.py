@@ -71,15 +71,20 @@ class Stage:
 class RunOps(Protocol):
     """Runs ops of the Program with the tensors that are bound now, over whole sequences."""
 
-    def __call__(
+    def __call__(  # noqa: PLR0913
         self,
         ops: range,
         lengths: Sequence[int],
         given: Mapping[Buffer, Rows],
         wanted: Sequence[Buffer],
         tokens: NDArray[np.int32],
+        *,
+        into: Mapping[Buffer, Rows] | None = None,
     ) -> dict[Buffer, Rows]:
-        """Return the wanted buffers, float32 [rows, width]; rows are the sequences' in order."""
+        """Return the wanted buffers, float32 [rows, width]; rows are the sequences' in order.
+
+        Where `into` has arrays for them, they are written there.
+        """
         ...
 
     def expert(self, op: Mixture, number: int, x: Rows) -> Rows:
@@ -226,6 +231,7 @@ class _States:
         self._run = run
         self._tokens = np.concatenate(calibration.windows)
         self._kept: dict[Buffer, Rows] = {}
+        self._idle: list[Rows] = []
         self._mixture: MixtureInput | None = None
 
     def mixture(self, op: Mixture, options: WalkOptions) -> MixtureInput:
@@ -243,14 +249,16 @@ class _States:
         return self._mixture
 
     def advance(self, stage: Stage) -> None:
-        """Run to a cut and keep what is read behind it, in the memory of what is read no more."""
+        """Run to a cut and keep what is read behind it.
+
+        What is read no more is written over later, not at once: ops still read it.
+        """
         wanted = [name for name in stage.kept if name not in self._kept]
-        spare = [array for name, array in self._kept.items() if name not in stage.kept]
-        arrays = {name: self._array(self.program.widths[name], spare) for name in wanted}
-        for _, rows, found in self._pieces(stage.ops, wanted) if wanted else ():
-            for name in wanted:
-                arrays[name][rows] = found[name]
+        arrays = {name: self._array(self.program.widths[name]) for name in wanted}
+        for _ in self._pieces(stage.ops, wanted, arrays) if wanted else ():
+            pass
         both = {**self._kept, **arrays}
+        self._idle += [array for name, array in self._kept.items() if name not in stage.kept]
         self._kept = {name: both[name] for name in stage.kept}
 
     def inputs(self, stage: Stage) -> Iterator[tuple[range, Rows]]:
@@ -264,12 +272,14 @@ class _States:
             yield sequences, found[x]
 
     def _pieces(
-        self, ops: range, wanted: Sequence[Buffer]
+        self, ops: range, wanted: Sequence[Buffer], into: Mapping[Buffer, Rows] | None = None
     ) -> Iterator[tuple[range, slice, dict[Buffer, Rows]]]:
         for sequences, rows in self._slices():
             given = {name: array[rows] for name, array in self._kept.items()}
             lengths = self.calibration.lengths[sequences.start : sequences.stop]
-            yield sequences, rows, self._run(ops, lengths, given, wanted, self._tokens[rows])
+            places = None if into is None else {name: into[name][rows] for name in wanted}
+            found = self._run(ops, lengths, given, wanted, self._tokens[rows], into=places)
+            yield sequences, rows, found
 
     def _slices(self) -> Iterator[tuple[range, slice]]:
         lengths, row = self.calibration.lengths, 0
@@ -278,10 +288,11 @@ class _States:
             yield range(piece.start, piece.stop), slice(row, row + count)
             row += count
 
-    def _array(self, width: int, spare: list[Rows]) -> Rows:
-        for number, array in enumerate(spare):
+    def _array(self, width: int) -> Rows:
+        """Return memory for a buffer: what an earlier one had, whose pages are there already."""
+        for number, array in enumerate(self._idle):
             if array.shape[1] == width:
-                return spare.pop(number)
+                return self._idle.pop(number)
         return np.empty((len(self._tokens), width), np.float32)
 
 

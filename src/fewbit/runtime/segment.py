@@ -149,6 +149,7 @@ class Segment:
         given: Mapping[Buffer, Rows],
         wanted: Sequence[Buffer],
         tokens: NDArray[np.int32] | None = None,
+        into: Mapping[Buffer, Rows] | None = None,
     ) -> dict[Buffer, Rows]:
         """Run whole sequences, each from position 0, and return the wanted buffers' rows.
 
@@ -158,6 +159,8 @@ class Segment:
                 among them.
             wanted: buffers that the slice writes. Behind `SelectRows` every row is selected.
             tokens: int32 [rows], where the slice looks up embeddings.
+            into: for each wanted buffer contiguous float32 [rows, width] to write to, which shares
+                no memory with what is given; None for new arrays.
 
         Returns:
             float32 [rows, width] for each wanted buffer.
@@ -168,7 +171,7 @@ class Segment:
         """
         work = _Work(self._binding.program, self.slice, lengths, given, wanted, tokens)
         work.check()
-        results = work.new_results()
+        results = work.new_results() if into is None else dict(into)
         prepared = self._prepare(frozenset(wanted), work.pages)
         for rows, step in work.steps():
             read = {name: given[name][rows] for name in self.slice.reads}
