@@ -21,8 +21,10 @@ from fewbit.records.tuning import TuneRecord
 from fewbit.runtime.memory import Available
 from fewbit.runtime.torch_executor import DecodedWeights, TorchExecutor
 from fewbit.tune import Job, Precision, Tuned, TuneSettings, TuneText, distill, distillation
+from fewbit.tune.codes import LatentCodes
 from fewbit.tune.distillation import lesson_of
 from fewbit.tune.divergence import Outputs, row_divergences
+from fewbit.tune.matrix import GridMatrix
 
 pytestmark = pytest.mark.interop
 
@@ -244,3 +246,42 @@ def test_the_states_file_says_what_it_holds(source, tmp_path):
     facts = json.loads((tmp_path / "states.json").read_bytes())
     assert facts["done"] == 16 + 4
     assert (tmp_path / "states").stat().st_size == facts["rows"] * 64 * 4
+
+
+def test_latents_lean_towards_the_source_where_it_lies_near(source):
+    values = torch.from_numpy(decode(source.read("layers.0.up.weight")).copy())
+    tensor = quantized(source)["layers.0.up.weight"]
+    matrix = GridMatrix(tensor)
+    codes = LatentCodes(matrix, reach=None, gradients=torch.float32)
+    assert codes.lean(values)
+    scale = matrix.latents["scale"].value.detach().repeat_interleave(32, 1)
+    latent = matrix.levels + codes.residual.float()
+    # Up to where a latent may begin (0.49), and the rounding of residuals below 1/2 to float16.
+    inside = ((values / scale - matrix.levels).abs() < 0.48) & (values / scale < 7)
+    torch.testing.assert_close(latent[inside], (values / scale)[inside], rtol=0, atol=2.0**-11)
+    turned = torch.from_numpy(np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0])
+    assert not codes.lean((values.double() @ turned).float())
+    assert float(codes.residual.abs().max()) == 0
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "iq4_nl", "int3-g32-asym"])
+def test_steps_move_latents_against_the_gradient_and_codes_follow(source, name):
+    """Ten equal gradients: Adam's step is the rate, so latents move by ten of them, codes by that
+    rounded; where the range ends or the reach does, they stop."""
+    matrix = GridMatrix(quantized(source, name)["layers.0.up.weight"])
+    table = torch.tensor(matrix.layout.levels)
+    distance = float(table[-1] - table[0]) / (len(table) - 1)
+    before = matrix.levels.float()
+    for reach in (None, 1):
+        matrix.levels = before.to(matrix.levels.dtype)
+        codes = LatentCodes(matrix, reach=reach, gradients=torch.float32)
+        for number in range(1, 11):
+            codes.collect(torch.full(matrix.shape, 3.0))
+            codes.step(number, 0.125)
+        wanted = before - 1.25 * distance
+        if matrix.layout.integer:
+            wanted = wanted.round() if reach is None else before - 1
+            torch.testing.assert_close(matrix.levels.float(), wanted.clamp(min=float(table[0])))
+        places = torch.bucketize(before, table) - torch.bucketize(matrix.levels.float(), table)
+        assert int(places.min()) >= 0
+        assert int(places.max()) == (1 if reach else int(places.max()))

@@ -20,6 +20,9 @@ from fewbit.tune.matrix import GridMatrix, pieces
 _INSIDE = 0.49
 """How far from its level, in distances between levels, a latent may begin."""
 
+_NEAR = 0.5
+"""Mean square of source minus level, in squared distances, up to which the source is believed."""
+
 
 class LatentCodes:
     """The latents of one matrix's codes; collects their gradient and takes steps."""
@@ -56,23 +59,33 @@ class LatentCodes:
         }
         return found if self._origin is None else {**found, "origin": self._origin}
 
-    def lean(self, values: Tensor) -> float:
+    def lean(self, values: Tensor) -> bool:
         """Let latents begin where the source's values lie, as far as the codes stay what they are.
 
+        Where a transform moved the matrix, its source says nothing about single weights; then
+        latents stay at their levels. Rounding to nearest leaves a mean square of 1/12 of a squared
+        distance between source and level, solvers that correct one error with another a few times
+        that.
+
         Args:
-            values: float32 [rows, columns], the matrix that was quantized.
+            values: float32 [rows, columns], the source's matrix.
 
         Returns:
-            The share of values within one and a half distances of their level.
+            Whether they lie close enough.
         """
         closest = torch.diff(self._table).abs()
         limit = _INSIDE * float(closest[closest > 0].min())
-        near = 0
+        low, high = self._layout.levels[0], self._layout.levels[-1]
+        total = 0.0
         for piece in pieces(values.shape):
-            away = self._matrix.quotients(values[piece], piece) - self._matrix.levels[piece]
-            near += int((away.abs() <= 1.5 * self._distance).sum())
+            latent = self._matrix.quotients(values[piece], piece).clamp_(low, high)
+            away = latent.sub_(self._matrix.levels[piece])
+            total += float(away.square().sum(dtype=torch.float64))
             self.residual[piece] = away.clamp_(-limit, limit)
-        return near / values.numel()
+        near = total <= _NEAR * self._distance**2 * values.numel()
+        if not near:
+            self.residual.zero_()
+        return near
 
     def collect(self, gradient: Tensor) -> None:
         """Add the gradient of all values."""
@@ -108,7 +121,7 @@ class LatentCodes:
         """Take the means of the squared gradient over each row and over each column."""
         over_columns = torch.zeros_like(self.by_column)
         for piece in pieces(gradient.shape):
-            squares = gradient[piece].float().square_()
+            squares = gradient[piece].float().square()
             self.by_row[piece] = self.by_row[piece].lerp(squares.mean(1), 1 - SECOND_DECAY)
             over_columns += squares.sum(0)
         self.by_column.lerp_(over_columns / len(gradient), 1 - SECOND_DECAY)

@@ -205,6 +205,7 @@ def _record(
         trajectory=tuple(TunedPoint(step=s, divergence=d) for s, d in standing.trajectory),
         tuned=training.student.tuned(),
         fixed=tuple(training.student.fixed),
+        centred=training.centred,
         memory=planned,
         torch=str(torch.__version__),
         seconds=seconds,
