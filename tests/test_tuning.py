@@ -98,7 +98,7 @@ def test_the_result_is_what_was_measured_and_better_than_the_start(source, what)
 @pytest.mark.parametrize("what", Tuned)
 def test_codes_move_only_where_asked_and_as_far_as_asked(source, what):
     start = quantized(source)
-    settings = replace(SETTINGS, what=what, code_rate=0.3)
+    settings = replace(SETTINGS, what=what, code_rate=0.05)
     tensors = distill(source, start, text(), settings).tensors
     far = max(
         int(np.abs(codes(tensors[s]) - codes(start[s])).max()) for s in start if not is_vector(s)
@@ -257,8 +257,9 @@ def test_latents_lean_towards_the_source_where_it_lies_near(source):
     scale = matrix.latents["scale"].value.detach().repeat_interleave(32, 1)
     latent = matrix.levels + codes.residual.float()
     # Up to where a latent may begin (0.49), and the rounding of residuals below 1/2 to float16.
-    inside = ((values / scale - matrix.levels).abs() < 0.48) & (values / scale < 7)
-    torch.testing.assert_close(latent[inside], (values / scale)[inside], rtol=0, atol=2.0**-11)
+    wanted = (values / scale).clamp(-8, 7)
+    inside = (wanted - matrix.levels).abs() < 0.48
+    torch.testing.assert_close(latent[inside], wanted[inside], rtol=0, atol=2.0**-11)
     turned = torch.from_numpy(np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0])
     assert not codes.lean((values.double() @ turned).float())
     assert float(codes.residual.abs().max()) == 0
