@@ -15,6 +15,7 @@ from fewbit.calibrate.text import Documents
 from fewbit.calibrate.windows import Window, cut_windows
 from fewbit.errors import UsageError
 from fewbit.evaluate.axes import Axes, summarize
+from fewbit.evaluate.calibrated import refuse_calibrated
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.gate import judge
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix
@@ -124,6 +125,7 @@ def _evaluate(
 ) -> Evaluation:
     started = time.perf_counter()
     identity = check_identity(source, candidate)
+    refuse_calibrated(documents, candidate.manifest)
     windows = _windows(source, documents, settings)
     one = runner_of(source.model, settings.run_settings())
     other = runner_of(candidate.model, settings.candidate_settings())
