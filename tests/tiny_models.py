@@ -95,11 +95,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "mixtral": _MIXTRAL,
     "mixtral-window": {
-        **_MIXTRAL,
+        **{k: v for k, v in _MIXTRAL.items() if k not in ("rope_theta", "rms_norm_eps")},
         "sliding_window": 16,
         "num_local_experts": 3,
-        "rope_theta": None,
-        "rms_norm_eps": None,
     },
     "qwen3-moe": _QWEN3_MOE,
     "qwen3-moe-sparse": {
