@@ -13,6 +13,7 @@ from fewbit.cli.output import JsonOption
 from fewbit.cli.tuning import TUNING, TuneOptions
 
 if TYPE_CHECKING:
+    from fewbit.calibrate.calibration import CalibrationSet
     from fewbit.model.weights import ModelSource
     from fewbit.quantize import QuantizationPlan, QuantizeSettings
     from fewbit.quantize.pipeline import Progress
@@ -103,8 +104,28 @@ def _settings(
         windows = calibration_windows(source, calibration.settings(threads), progress)
     return QuantizeSettings(
         calibration=windows,
+        tuning_text=_tuning_text(source, recipe, options, threads, progress),
         inputs=calibration.inputs,
         importance=given,
         tuning=tuning.settings(recipe),
         threads=threads,
     )
+
+
+def _tuning_text(
+    source: ModelSource,
+    recipe: Recipe,
+    options: tuple[CalibrationOptions, TuneOptions],
+    threads: int | None,
+    progress: Progress,
+) -> CalibrationSet | None:
+    """Return the windows of the calibration's texts that tuning takes, where there is any."""
+    from dataclasses import replace
+
+    from fewbit.calibrate.mix import calibration_windows
+
+    calibration, tuning = options
+    if recipe.tune is None:
+        return None
+    wanted = replace(calibration.settings(threads), windows=tuning.tune_windows)
+    return calibration_windows(source, wanted, progress)

@@ -27,6 +27,9 @@ class TuneOptions:
         ),
     ] = None
     tune_steps: Annotated[int | None, Parameter(help="Steps of that training.")] = None
+    tune_windows: Annotated[
+        int, Parameter(help="Windows of the calibration's texts that it may take.")
+    ] = 480
 
     def of(self, recipe: Recipe) -> Recipe:
         """Return the recipe with what is asked for; raises UsageError for steps of nothing."""

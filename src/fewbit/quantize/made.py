@@ -28,6 +28,7 @@ class Made:
     allocation: AllocationRecord | None = None
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()
+    tuning_text: CalibrationFacts | None = None
     tune_record: TuneRecord | None = None
 
 

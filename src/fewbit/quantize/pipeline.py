@@ -56,6 +56,9 @@ class QuantizeSettings:
     """Stands for calibration text, for methods that weigh inputs one by one."""
     tuning: TuneSettings | None = None
     """How a recipe that is tuned is tuned; None for the defaults."""
+    tuning_text: CalibrationSet | None = None
+    """What it is tuned on; None for the calibration's windows. Training wants more text than
+    statistics do."""
     threads: int | None = None
     """Of the walk through the model; None for every core."""
 
@@ -201,11 +204,12 @@ def _tune(
     progress: Progress,
 ) -> Made:
     what = planned.recipe.tune
-    if what is None or settings.calibration is None or store is None:
+    text = settings.tuning_text or settings.calibration
+    if what is None or text is None or store is None:
         return made
     chosen = settings.tuning or TuneSettings(what=Tuned(what))
     folder = store.folder / "tune"
-    return tuned(planned, made, settings.calibration, chosen, folder=folder, progress=progress)
+    return tuned(planned, made, text, chosen, folder=folder, progress=progress)
 
 
 def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress) -> Manifest:

@@ -68,7 +68,11 @@ def tuned(  # noqa: PLR0913
     stored = tuple(names[slot].stored for slot in changed)
     change = Change(name=f"tune {record.what}", detail=detail, tensors=stored)
     return replace(
-        made, solved={**start, **changed}, tuning=(*made.tuning, change), tune_record=record
+        made,
+        solved={**start, **changed},
+        tuning=(*made.tuning, change),
+        tuning_text=calibration.facts,
+        tune_record=record,
     )
 
 

@@ -152,6 +152,7 @@ class _Run:
             tensors=tuple(entries),
             transforms=self.made.transforms,
             tuning=self.made.tuning,
+            tuning_text=self.made.tuning_text,
             tuned=self.made.tune_record,
             promised_bytes=planned.promised_bytes,
             tensor_bytes=sum(entry.bytes for entry in entries),

@@ -94,6 +94,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     tensors: tuple[TensorEntry, ...]
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()
+    tuning_text: CalibrationFacts | None = None
+    """What was tuned on; None where nothing was."""
     tuned: TuneRecord | None = None
     """Settings, course and outcome of the tuning; None where there was none."""
     promised_bytes: int
