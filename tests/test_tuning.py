@@ -248,23 +248,6 @@ def test_the_states_file_says_what_it_holds(source, tmp_path):
     assert (tmp_path / "states").stat().st_size == facts["rows"] * 64 * 4
 
 
-def test_latents_lean_towards_the_source_where_it_lies_near(source):
-    values = torch.from_numpy(decode(source.read("layers.0.up.weight")).copy())
-    tensor = quantized(source)["layers.0.up.weight"]
-    matrix = GridMatrix(tensor)
-    codes = LatentCodes(matrix, reach=None, gradients=torch.float32)
-    assert codes.lean(values)
-    scale = matrix.latents["scale"].value.detach().repeat_interleave(32, 1)
-    latent = matrix.levels + codes.residual.float()
-    # Up to where a latent may begin (0.49), and the rounding of residuals below 1/2 to float16.
-    wanted = (values / scale).clamp(-8, 7)
-    inside = (wanted - matrix.levels).abs() < 0.48
-    torch.testing.assert_close(latent[inside], wanted[inside], rtol=0, atol=2.0**-11)
-    turned = torch.from_numpy(np.linalg.qr(np.random.default_rng(0).standard_normal((64, 64)))[0])
-    assert not codes.lean((values.double() @ turned).float())
-    assert float(codes.residual.abs().max()) == 0
-
-
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "iq4_nl", "int3-g32-asym"])
 def test_steps_move_latents_against_the_gradient_and_codes_follow(source, name):
     """Ten equal gradients: Adam's step is the rate, so latents move by ten of them, codes by that

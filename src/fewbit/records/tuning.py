@@ -74,9 +74,6 @@ class TuneRecord(Record, frozen=True, kw_only=True):
     tuned: tuple[str, ...]
     """Slots whose values may have changed."""
     fixed: tuple[FixedTensor, ...]
-    centred: tuple[str, ...] = ()
-    """Slots whose latent codes began at the codes themselves, because a transform has moved the
-    source's values away from them."""
     memory: TuneMemory
     torch: str
     """The version that ran."""

@@ -2,9 +2,12 @@
 
 The latent is level + residual. Only the level (a byte) is used in the forward pass, so what is
 trained is what is stored; the residual (float16, at most half the distance to the next level)
-remembers how far a code is from changing. The gradient of a value goes to its latent as if nothing
-were rounded (straight-through, Bengio et al. 2013). Steps are Adam's, with the second moment kept
-as its means over rows and over columns (Adafactor, Shazeer and Stern 2018): seven bytes a weight
+remembers how far a code is from changing. Residuals begin at zero, not where the source's values
+lie: a solver has put many codes beyond the nearest to correct other columns' errors, and those
+would fall back at the first small step (docs/log.md has what that costs). So a code changes where
+gradients agree over many steps. The gradient of a value goes to its latent as if nothing were
+rounded (straight-through, Bengio et al. 2013). Steps are Adam's, with the second moment kept as its
+means over rows and over columns (Adafactor, Shazeer and Stern 2018): seven bytes a weight
 altogether, the gradient included.
 """
 
@@ -16,12 +19,6 @@ from torch import Tensor
 from fewbit.formats.grid import GridLayout
 from fewbit.tune.adam import FIRST_DECAY, SECOND_DECAY, TINY
 from fewbit.tune.matrix import GridMatrix, pieces
-
-_INSIDE = 0.49
-"""How far from its level, in distances between levels, a latent may begin."""
-
-_NEAR = 0.5
-"""Mean square of source minus level, in squared distances, up to which the source is believed."""
 
 
 class LatentCodes:
@@ -58,34 +55,6 @@ class LatentCodes:
             "by_column": self.by_column,
         }
         return found if self._origin is None else {**found, "origin": self._origin}
-
-    def lean(self, values: Tensor) -> bool:
-        """Let latents begin where the source's values lie, as far as the codes stay what they are.
-
-        Where a transform moved the matrix, its source says nothing about single weights; then
-        latents stay at their levels. Rounding to nearest leaves a mean square of 1/12 of a squared
-        distance between source and level, solvers that correct one error with another a few times
-        that.
-
-        Args:
-            values: float32 [rows, columns], the source's matrix.
-
-        Returns:
-            Whether they lie close enough.
-        """
-        closest = torch.diff(self._table).abs()
-        limit = _INSIDE * float(closest[closest > 0].min())
-        low, high = self._layout.levels[0], self._layout.levels[-1]
-        total = 0.0
-        for piece in pieces(values.shape):
-            latent = self._matrix.quotients(values[piece], piece).clamp_(low, high)
-            away = latent.sub_(self._matrix.levels[piece])
-            total += float(away.square().sum(dtype=torch.float64))
-            self.residual[piece] = away.clamp_(-limit, limit)
-        near = total <= _NEAR * self._distance**2 * values.numel()
-        if not near:
-            self.residual.zero_()
-        return near
 
     def collect(self, gradient: Tensor) -> None:
         """Add the gradient of all values."""

@@ -26,7 +26,6 @@ from fewbit.tune import memory
 from fewbit.tune.divergence import Outputs
 from fewbit.tune.settings import (
     Job,
-    Tuned,
     TuneProgress,
     TuneResult,
     TuneSettings,
@@ -62,8 +61,6 @@ def run(
         key = _key(job, settings, lesson)
         teacher = _teacher(source, program, settings, lesson.text, (folder, key, job))
         training = Training(program, start, settings, teacher, recompute=recompute)
-        if settings.what is not Tuned.SCALES:
-            training.lean(source.read)
         training.run(lesson, job, None if job.folder is None else folder / "checkpoint", key)
     return TuneResult(
         training.best, _record(training, settings, lesson, planned, time.perf_counter() - began)
@@ -205,7 +202,6 @@ def _record(
         trajectory=tuple(TunedPoint(step=s, divergence=d) for s, d in standing.trajectory),
         tuned=training.student.tuned(),
         fixed=tuple(training.student.fixed),
-        centred=training.centred,
         memory=planned,
         torch=str(torch.__version__),
         seconds=seconds,

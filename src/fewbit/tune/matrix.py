@@ -62,23 +62,6 @@ class GridMatrix:
         scales = (None if part is None else part[flat] for part in self._scales())
         return _Dequantize.apply(*scales, self, flat, torch.float32).reshape(*rows.shape, -1)
 
-    def quotients(self, values: Tensor, rows: slice) -> Tensor:
-        """Return where values of some rows lie in units of the scale, float32, zero added.
-
-        Where a scale is zero, the levels as they are.
-        """
-        with torch.no_grad():
-            scales, offsets, zeros = self._scales()
-            scales = scales[rows].unsqueeze(-1)
-            found = values.unflatten(1, (scales.shape[1], -1))
-            if offsets is not None:
-                found = found - offsets[rows].unsqueeze(-1)
-            levels = self.levels[rows].float().view_as(found)
-            found = torch.where(scales == 0, levels, found / scales)
-            if zeros is not None:
-                found = found + zeros[rows].unsqueeze(-1)
-            return found.flatten(1)
-
     def exported(self) -> QuantTensor:
         """Return the tensor as it stands, in the format it came in."""
         parts = {name: part.exported().numpy() for name, part in self.latents.items()}

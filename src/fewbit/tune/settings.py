@@ -49,7 +49,7 @@ class TuneSettings:
     """Windows in one step."""
     rate: float = 3e-3
     """First relative step of scales, offsets and vectors."""
-    code_rate: float = 1.5e-3
+    code_rate: float = 1.5e-2
     """First step of latent codes, in units of the scale."""
     warmup: float = 0.05
     """Share of the steps over which rates rise from zero; after it they fall linearly to zero."""

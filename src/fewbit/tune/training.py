@@ -15,7 +15,7 @@ from fewbit.formats.registry import is_integer
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Program, Slot
 from fewbit.records.tuning import TunedPoint
-from fewbit.runtime.torch_executor import TorchExecutor, decoded
+from fewbit.runtime.torch_executor import TorchExecutor
 from fewbit.runtime.torch_ops import ACTIVATION_RUN, RoundedActivations
 from fewbit.tune import checkpoint
 from fewbit.tune.adam import RelativeAdam, falling
@@ -70,17 +70,9 @@ class Training:
         )
         self._adam = RelativeAdam(self.student.latents())
         self.codes = _latent_codes(self.student, settings.what, arithmetic)
-        self.centred: tuple[Slot, ...] = ()
-        """Matrices whose latents begin at their codes: the source lies elsewhere."""
         self.best: Mapping[Slot, QuantTensor] = start
         """The tensors with the least held-out divergence."""
         self.standing = Standing(step=0, kept=0, stale=0, trajectory=())
-
-    def lean(self, read: Callable[[Slot], QuantTensor]) -> None:
-        """Let the latents of codes begin where the source's values lie."""
-        self.centred = tuple(
-            slot for slot, codes in self.codes.items() if not codes.lean(decoded(read(slot)))
-        )
 
     def run(self, lesson: Lesson, job: Job, path: Path | None, key: str) -> None:
         """Take the steps that are left, looking at the held-out windows now and then.
