@@ -45,7 +45,9 @@ def windows_of(model: Path, text: str, count: int = WINDOWS) -> NDArray[np.int32
     prefix = list(tokenizer.behaviour.prefix)
     ids = tokenizer.encode(text, add_special=False)
     body = LENGTH - len(prefix)
-    found = [[*prefix, *ids[i * body : (i + 1) * body]] for i in range(min(count, len(ids) // body))]
+    found = [
+        [*prefix, *ids[i * body : (i + 1) * body]] for i in range(min(count, len(ids) // body))
+    ]
     return np.array(found, np.int32)
 
 

@@ -182,7 +182,9 @@ def _print(
         print(f"  llama.cpp {form:8s} {size:7.1f} MB  KL {mean(found[path])}")
     for row in rows:
         size = int(str(row["bytes"])) / MB
-        line = f"  fewbit {row['name']!s:16s} {size:7.1f} MB  KL {row['kl']}  {row['seconds']:.0f} s"
+        line = (
+            f"  fewbit {row['name']!s:16s} {size:7.1f} MB  KL {row['kl']}  {row['seconds']:.0f} s"
+        )
         if "ratio" in row:
             figure, bar = row["ratio"], row["bar"]
             assert isinstance(figure, Figure) and isinstance(bar, float)

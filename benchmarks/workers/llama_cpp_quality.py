@@ -87,7 +87,7 @@ def _logits(path: str, tokens: NDArray[np.int32], threads: int) -> Iterator[NDAr
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     first = length // 2
     for window in tokens:
-        llama.llama_memory_clear(llama.llama_get_memory(context), True)  # noqa: FBT003
+        llama.llama_memory_clear(llama.llama_get_memory(context), True)
         batch = llama.llama_batch_init(length, 0, 1)
         batch.n_tokens = length
         for i, token in enumerate(window.tolist()):

@@ -138,11 +138,16 @@ def write_importance(path: Path, matrix: ImportanceMatrix) -> None:
         UsageError: the path ends in neither .gguf nor .dat.
         OutputError: the file cannot be written.
     """
+    require_form(path)
     if path.suffix == ".gguf":
         _write_gguf(path, matrix)
-    elif path.suffix == ".dat":
-        write_bytes(path, _dat(matrix))
     else:
+        write_bytes(path, _dat(matrix))
+
+
+def require_form(path: Path) -> None:
+    """Refuse a path that names no form; raises UsageError."""
+    if path.suffix not in (".gguf", ".dat"):
         raise UsageError(
             f"The importance matrix {path} must end in .gguf or .dat, which says its form."
         )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class CalibrationOptions:
-    """Text that is run through the model, for methods that look at what layers read."""
+class TextOptions:
+    """Text that is run through the model."""
 
     calibration: Annotated[
         tuple[Path, ...],
@@ -34,6 +34,26 @@ class CalibrationOptions:
     calibration_seed: Annotated[
         int, Parameter(help="Chooses windows of the text and samples of the model.")
     ] = 0
+
+    def settings(self, threads: int | None) -> CalibrationSettings:
+        """Return what to read, and how much; raises UsageError."""
+        from fewbit.calibrate.mix import DEFAULT_MIX, CalibrationSettings, Ingredient
+
+        mix = tuple(Ingredient(str(path)) for path in self.calibration) or DEFAULT_MIX
+        return CalibrationSettings(
+            mix=mix,
+            windows=self.calibration_windows,
+            length=self.window,
+            seed=self.calibration_seed,
+            threads=threads,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions(TextOptions):
+    """Text or an importance matrix, for methods that look at what layers read."""
+
     inputs: Annotated[
         Literal["quantized", "source"],
         Parameter(help="Whose layers give a layer the inputs that it is solved for."),
@@ -50,18 +70,6 @@ class CalibrationOptions:
 
         return None if self.imatrix is None else given_importance(self.imatrix)
 
-    def settings(self, threads: int | None) -> CalibrationSettings:
-        """Return what to read, and how much; raises UsageError."""
-        from fewbit.calibrate.mix import DEFAULT_MIX, CalibrationSettings, Ingredient
 
-        mix = tuple(Ingredient(str(path)) for path in self.calibration) or DEFAULT_MIX
-        return CalibrationSettings(
-            mix=mix,
-            windows=self.calibration_windows,
-            length=self.window,
-            seed=self.calibration_seed,
-            threads=threads,
-        )
-
-
+TEXT = TextOptions()
 CALIBRATION = CalibrationOptions()

@@ -11,6 +11,7 @@ from fewbit.cli.allocation import TARGET, TargetOptions
 from fewbit.cli.calibration import CALIBRATION, CalibrationOptions
 from fewbit.cli.output import JsonOption
 from fewbit.cli.tuning import TUNING, TuneOptions
+from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet
@@ -100,6 +101,11 @@ def _settings(
 
     calibration, tuning = options
     given, windows = calibration.importance(), None
+    if given is not None and calibration.calibration and recipe.tune is None:
+        raise UsageError(
+            "Both --imatrix and --calibration are given, and the recipe is solved with one of "
+            "them; leave one out."
+        )
     if needs_text(recipe) and (given is None or calibration.calibration or recipe.tune):
         windows = calibration_windows(source, calibration.settings(threads), progress)
     return QuantizeSettings(

@@ -184,11 +184,14 @@ class ExpertInput:
         Raises:
             NumericalError: a value is not finite; says which matrices read it, window and token.
         """
-        tokens = self.mixture.tokens
         with named([op.weight for op in self.part.layers]):
-            own = self.mixture.collected(self.part, self.mixture.reached(self.part.number))
-            shared = self._shared(tokens)
-        return shrunk(own, shared)
+            shared = self._shared(self.mixture.tokens)
+        return shrunk(self.own(), shared)
+
+    def own(self) -> InputStatistics:
+        """Return the statistics of the rows that reach the expert alone; raises as a call."""
+        with named([op.weight for op in self.part.layers]):
+            return self.mixture.collected(self.part, self.mixture.reached(self.part.number))
 
     def _shared(self, tokens: Tokens) -> InputStatistics:
         if not self.part.inner:

@@ -96,7 +96,11 @@ class CutInput(Protocol):
     """The input of a cut's layers, looked at when asked."""
 
     def __call__(self) -> InputStatistics:
-        """Return the statistics of all rows that count."""
+        """Return the statistics of all rows that count, an expert's with a share of all tokens'."""
+        ...
+
+    def own(self) -> InputStatistics:
+        """Return the statistics of the rows that reach the layers, and of no others."""
         ...
 
     def sample(self, rows: int) -> Rows:
@@ -210,6 +214,9 @@ class _Statistics:
             with named(cut.slots):
                 collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
         return collector.statistics()
+
+    def own(self) -> InputStatistics:
+        return self()
 
     def sample(self, rows: int) -> Rows:
         masks = self.states.calibration.masks
