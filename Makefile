@@ -13,7 +13,8 @@ VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE)
 
 .PHONY: demo test test-interop check format clean
 .PHONY: sanitize sanitize-thread check-arm64
-.PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start bench-quantize
+.PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
+.PHONY: bench-quality bench-quantize
 
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
 	$(BIN)/fewbit compress $(MODEL) --out demo
@@ -69,6 +70,10 @@ bench-threads: .venv/interop  ## one thread and two
 
 bench-start: .venv/interop  ## load to first token, from the start of the process
 	$(VERSUS) start
+
+bench-quality: .venv/interop  ## divergence at equal bytes, beside llama.cpp's quantizer (DATA=FOLDER)
+	$(BIN)/python benchmarks/quality.py methods solved tuned allocated --confirm \
+		$(if $(DATA),--data $(DATA))
 
 bench-quantize: .venv/interop  ## GPTQ against torch, on a model's matrices, on a large layer
 	$(BIN)/python benchmarks/solvers.py

@@ -1,6 +1,6 @@
 """Divergence from the source at equal bytes: fewbit's files beside those of llama.cpp's quantizer.
 
-    python benchmarks/quality.py methods solved tuned allocated --data ../shared/data
+    python benchmarks/quality.py methods solved tuned --data FOLDER
 
 Every file is GGUF, made from one bf16 source off its old grid (off_grid.py), calibrated on the same
 text, measured in one engine over the same windows (divergences.py) and then in llama.cpp itself.
@@ -94,7 +94,7 @@ class Bench:
     folder: Path
     source: Path
     calibration: tuple[str, ...]
-    importance: Path
+    importance: Path | None
     peer_python: str
 
     def ours(self, made: Made) -> tuple[Path, float]:
@@ -104,10 +104,8 @@ class Bench:
         seconds = path.with_suffix(".seconds")
         if not path.exists():
             started = time.perf_counter()
-            command = [sys.executable, "-m", "fewbit", "quantize", str(self.source)]
             options = () if "rtn" in made.name else self.calibration
-            out = ("--out", str(path))
-            subprocess.run([*command, *made.options, *options, *out], check=True)
+            self._fewbit("quantize", *made.options, *options, "--out", str(path))
             seconds.write_text(str(time.perf_counter() - started))
         return path, float(seconds.read_text()) if seconds.exists() else float("nan")
 
@@ -120,10 +118,21 @@ class Bench:
             ask_peer(self.peer_python, "quantize", **arguments, importance=data, threads=2)
         return path
 
+    def _importance_file(self) -> Path:
+        """Return the importance matrix of the calibration text, taken if none was named."""
+        path = self.importance or self.folder / "importance.gguf"
+        if not path.exists():
+            self._fewbit("imatrix", *self.calibration, "--out", str(path))
+        return path
+
+    def _fewbit(self, command: str, *options: str) -> None:
+        line = [sys.executable, "-m", "fewbit", command, str(self.source), *options]
+        subprocess.run(line, check=True)
+
     def _importance_data(self) -> Path:
         path = self.folder / "importance.npz"
         if not path.exists():
-            matrix = read_importance(self.importance)
+            matrix = read_importance(self._importance_file())
             np.savez(path, **{name: entry.mean for name, entry in matrix.entries.items()})
         return path
 
@@ -204,6 +213,13 @@ def _texts(data: Path | None, folder: Path) -> tuple[tuple[str, ...], str]:
     return options, (data / "wikitext2" / "wiki.valid.masked.txt").read_text()
 
 
+def embedded() -> Path:
+    """Return the path of the embedded model, fetched if it is not there yet."""
+    command = [sys.executable, "-m", "fewbit", "pull", "smollm2-135m"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return Path(found.stdout.splitlines()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all where none is named")
@@ -211,7 +227,9 @@ def main() -> None:
     parser.add_argument("--source", type=Path, help="an off-grid source made before")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks/quality"))
     parser.add_argument("--data", type=Path, help="a folder with long_text, code_python, wikitext2")
-    parser.add_argument("--imatrix", type=Path, required=True, help="the peer's importance matrix")
+    parser.add_argument(
+        "--imatrix", type=Path, help="the peer's importance matrix; taken if not given"
+    )
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--confirm", action="store_true", help="measure in llama.cpp as well")
     parser.add_argument("--json", type=Path)
@@ -219,7 +237,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     source = options.source or options.folder / "source.gguf"
     if not source.exists():
-        move_off_grid(options.model, source)
+        move_off_grid(options.model or embedded(), source)
     calibration, text = _texts(options.data, options.folder)
     bench = Bench(options.folder, source, calibration, options.imatrix, options.peer_python)
     rows = run(bench, options.parts or [*PARTS], text, confirm=options.confirm)
