@@ -13,7 +13,7 @@ from fewbit.formats.registry import F32, decode
 from fewbit.model.weights import open_model
 from fewbit.quantize import QuantizeSettings, execute, plan, quantize
 from fewbit.quantize.importance import given_importance
-from fewbit.quantize.planning import Container
+from fewbit.quantize.planned import Container
 from fewbit.records.recipe import Recipe, Role, Rule
 
 

@@ -1,13 +1,13 @@
 """Quantizing a checkpoint by a recipe: plan everything, solve layer by layer, write, check."""
 
 from fewbit.quantize.pipeline import QuantizeSettings, execute, needs_text, quantize
-from fewbit.quantize.planning import (
+from fewbit.quantize.planned import (
     Container,
     PlannedTensor,
     QuantizationPlan,
-    plan,
     require_no_fallback,
 )
+from fewbit.quantize.planning import plan
 from fewbit.quantize.writing import container_of
 
 __all__ = [

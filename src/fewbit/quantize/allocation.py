@@ -36,7 +36,8 @@ from fewbit.quantize.choices import (
     uniform_choices,
 )
 from fewbit.quantize.knapsack import Option, choose_options
-from fewbit.quantize.planning import Container, QuantizationPlan, plan
+from fewbit.quantize.planned import Container, QuantizationPlan
+from fewbit.quantize.planning import plan
 from fewbit.quantize.probing import ProbeModel
 from fewbit.quantize.sensitivity import (
     PROBE,

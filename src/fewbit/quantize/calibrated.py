@@ -18,7 +18,7 @@ from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.program import Embed, Slot
 from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.planning import QuantizationPlan
+from fewbit.quantize.planned import QuantizationPlan
 from fewbit.quantize.resume import SolvedStore
 from fewbit.quantize.solving import Solved, solve, solve_alone, solve_with
 from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk

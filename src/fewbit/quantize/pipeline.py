@@ -19,7 +19,8 @@ from fewbit.model.weights import ModelSource
 from fewbit.quantize.calibrated import Solving, solve_plan
 from fewbit.quantize.importance import GivenImportance, solve_given
 from fewbit.quantize.made import Made
-from fewbit.quantize.planning import QuantizationPlan, plan
+from fewbit.quantize.planned import QuantizationPlan
+from fewbit.quantize.planning import plan
 from fewbit.quantize.resume import SolvedStore, WorkKey, hashed, work_folder
 from fewbit.quantize.transforming import Walking, apply_transforms, fingerprints, need_text
 from fewbit.quantize.tuning import tuned

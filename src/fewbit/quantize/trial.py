@@ -17,7 +17,7 @@ from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantize.calibrated import Solving, solve_plan
-from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
+from fewbit.quantize.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantize.solving import solve_alone
 from fewbit.records.recipe import Recipe
 

@@ -12,7 +12,7 @@ from fewbit.formats.registry import F32, decode_rows, encode
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
 from fewbit.quantize.made import Made
-from fewbit.quantize.planning import PlannedTensor, QuantizationPlan
+from fewbit.quantize.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantize.solving import Solved, check_finite, digest, relative_error, solve_alone
 from fewbit.records.manifest import Change
 from fewbit.tune import Job, TuneProgress, TuneSettings, TuneText, distill

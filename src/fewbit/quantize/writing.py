@@ -27,7 +27,7 @@ from fewbit.model.huggingface import from_huggingface, to_huggingface
 from fewbit.model.weights import ModelSource, as_stored
 from fewbit.program import Slot
 from fewbit.quantize.made import NOTHING_MADE, Made
-from fewbit.quantize.planning import Container, PlannedTensor, QuantizationPlan
+from fewbit.quantize.planned import Container, PlannedTensor, QuantizationPlan
 from fewbit.quantize.sidecars import sidecars
 from fewbit.quantize.solving import Solved, check_finite, digest, join_rows, solve_alone
 from fewbit.records.base import to_json
