@@ -92,12 +92,8 @@ def mean(values: NDArray[np.float64]) -> Figure:
     return _figure(values.mean(), values[_resamples(len(values))].mean(axis=1))
 
 
-def ratio(
-    ours: NDArray[np.float64], theirs: NDArray[np.float64], floor: NDArray[np.float64] | None = None
-) -> Figure:
-    """Return the ratio of two means over the same windows, the floor taken off both where given."""
-    if floor is not None:
-        ours, theirs = ours - floor, theirs - floor
+def ratio(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Figure:
+    """Return the ratio of two means over the same windows, with its interval."""
     chosen = _resamples(len(ours))
     return _figure(
         ours.mean() / theirs.mean(), ours[chosen].mean(axis=1) / theirs[chosen].mean(axis=1)

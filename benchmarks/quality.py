@@ -24,11 +24,8 @@ from divergences import Figure, ask_peer, in_fewbit, in_llama_cpp, mean, ratio, 
 from numpy.typing import NDArray
 from off_grid import move_off_grid
 
-from fewbit.calibrate.importance import read_importance
+from fewbit.calibrate.importance import Importance, read_importance
 from fewbit.calibrate.text import Half, default_text
-
-FLOOR_MATTERS = 0.02
-"""Nats; ratios of smaller divergences are taken after the runtime's own floor is taken off."""
 
 MB = 1_000_000
 
@@ -51,7 +48,7 @@ Q4 = ("Q4_0",)
 PARTS: Mapping[str, tuple[Made, ...]] = {
     "methods": (
         Made("rtn q4_0", ("--recipe", "rtn-q4_0")),
-        Made("hqq int4-g64", ("--recipe", "hqq-int4-g64-asym")),
+        Made("hqq q4_1", ("--recipe", "hqq-q4_1")),
         Made("awq q4_0", ("--recipe", "awq-q4_0")),
         Made("gptq q4_0", ("--recipe", "gptq-q4_0")),
     ),
@@ -133,8 +130,14 @@ class Bench:
         path = self.folder / "importance.npz"
         if not path.exists():
             matrix = read_importance(self._importance_file())
-            np.savez(path, **{name: entry.mean for name, entry in matrix.entries.items()})
+            np.savez(path, **{name: _means(entry) for name, entry in matrix.entries.items()})
         return path
+
+
+def _means(entry: Importance) -> NDArray[np.float32]:
+    """Return the mean square of each input, those of all experts one after the other."""
+    counts = np.maximum(entry.counts, 1)[:, None]
+    return (entry.sum_squares / counts).astype(np.float32).reshape(-1)
 
 
 def run(bench: Bench, parts: Sequence[str], text: str, *, confirm: bool) -> list[dict[str, object]]:
@@ -144,7 +147,7 @@ def run(bench: Bench, parts: Sequence[str], text: str, *, confirm: bool) -> list
     peers = {form: bench.peer(form) for one in made for form in one.peers}
     windows = windows_of(bench.source, text)
     paths = [*(path for path, _ in ours.values()), *peers.values()]
-    print(f"{len(windows)} windows of {windows.shape[1]} tokens; sha256 of ids as in --json")
+    print(f"{len(windows)} windows of {windows.shape[1]} tokens")
     found = dict(zip(paths, in_fewbit(bench.source, paths, windows), strict=True))
     rows = [_row(one, ours[one.name], peers, found) for one in made]
     _print(rows, peers, found)

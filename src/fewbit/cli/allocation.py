@@ -11,10 +11,9 @@ from cyclopts import Parameter
 from fewbit.errors import FaultError, UsageError
 
 if TYPE_CHECKING:
-    from fewbit.calibrate.mix import CalibrationSettings
+    from fewbit.calibrate.mix import CalibrationSettings, Progress
     from fewbit.model.weights import ModelSource
     from fewbit.quantize import QuantizeSettings
-    from fewbit.quantize.pipeline import Progress
     from fewbit.quantize.target import Target
     from fewbit.quantize.trial import Builder
     from fewbit.records.manifest import Manifest

@@ -15,9 +15,9 @@ from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet
+    from fewbit.calibrate.mix import Progress
     from fewbit.model.weights import ModelSource
     from fewbit.quantize import QuantizationPlan, QuantizeSettings
-    from fewbit.quantize.pipeline import Progress
     from fewbit.records.recipe import Recipe
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.calibration import window_digest
+from fewbit.calibrate.mix import Progress
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
 from fewbit.model.weights import ModelSource
@@ -54,9 +55,6 @@ from fewbit.records.allocation import AllocationRecord, MeasuredChoice, SlotSens
 from fewbit.records.figures import size
 from fewbit.records.recipe import KEEP, Recipe, Rule
 from fewbit.runtime.native import available_cores
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.importance import Importance, ImportanceMatrix
+from fewbit.calibrate.mix import Progress
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.model.families import expert_of, gguf_name
@@ -17,9 +18,6 @@ from fewbit.program import Slot
 from fewbit.quantize.bound import BoundModel
 from fewbit.quantize.walk import Cut, CutInput, WalkOptions, cuts, walk
 from fewbit.runtime.native import thread_pool
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 
 def measure_importance(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from msgspec import structs
 
 from fewbit import __version__
 from fewbit.calibrate.calibration import CalibrationSet
+from fewbit.calibrate.mix import Progress
 from fewbit.errors import StoppedError, UsageError
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.transformed import TransformedSource
@@ -34,9 +35,6 @@ from fewbit.records.recipe import Recipe
 from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.native import available_cores, thread_pool
 from fewbit.tune import Tuned, TuneSettings
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 
 def unwatched(_what: str, _done: int, _all: int) -> None:

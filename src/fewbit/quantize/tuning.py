@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fewbit.calibrate.calibration import CalibrationSet
+from fewbit.calibrate.mix import Progress
 from fewbit.formats.registry import F32, decode_rows, encode
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
@@ -16,9 +17,6 @@ from fewbit.quantize.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantize.solving import Solved, check_finite, digest, relative_error, solve_alone
 from fewbit.records.manifest import Change
 from fewbit.tune import Job, TuneProgress, TuneSettings, TuneText, distill
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
 
 
 def tuned(  # noqa: PLR0913
