@@ -15,7 +15,7 @@ from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.formats.registry import BLOCK_FORMATS, decode, encode, encoded_bytes
 from fewbit.formats.spec import BlockSpec, QuantTensor
-from fewbit.quantize.writing import GGUF_FILE_TYPES
+from fewbit.quantization.writing import GGUF_FILE_TYPES
 
 
 @dataclass(frozen=True)

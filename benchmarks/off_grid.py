@@ -30,7 +30,7 @@ from fewbit.formats.grid import split
 from fewbit.formats.registry import BF16, F32, FLOATS, decode, encode, encoded_bytes
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import source_of
-from fewbit.quantize.writing import GGUF_FILE_TYPES
+from fewbit.quantization.writing import GGUF_FILE_TYPES
 
 RANGE = 0.25
 """A channel's factor is e^u, u uniform in [-RANGE, RANGE]."""

@@ -15,8 +15,8 @@ from fewbit.model.binding import bind
 from fewbit.model.decoder import build_program
 from fewbit.model.runner import RunSettings, planned_kernels, runner_of
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
-from fewbit.quantize.pipeline import QuantizeSettings
+from fewbit.quantization import quantize
+from fewbit.quantization.pipeline import QuantizeSettings
 from fewbit.recipes import built_in, find
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import read_manifest

@@ -11,12 +11,12 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import decode, encode
 from fewbit.model.weights import open_model
-from fewbit.quantize import Container, allocation, plan, quantize
-from fewbit.quantize.allocation import AllocationSettings, Wish, allocate
-from fewbit.quantize.choices import Group, smallest, total_bytes, total_cost, uniform_choices
-from fewbit.quantize.knapsack import Option, choose_options
-from fewbit.quantize.target import parse_bits, parse_size
-from fewbit.quantize.trial import Builder
+from fewbit.quantization import Container, allocation, plan, quantize
+from fewbit.quantization.allocation import AllocationSettings, Wish, allocate
+from fewbit.quantization.choices import Group, smallest, total_bytes, total_cost, uniform_choices
+from fewbit.quantization.knapsack import Option, choose_options
+from fewbit.quantization.target import parse_bits, parse_size
+from fewbit.quantization.trial import Builder
 from fewbit.recipes import built_in
 
 WINDOWS = [np.random.default_rng(2).integers(0, 320, 40).astype(np.int32) for _ in range(6)]

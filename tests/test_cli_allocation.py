@@ -13,7 +13,7 @@ from fewbit.cli.allocation import TargetOptions, base_recipe, require_kept
 from fewbit.cli.app import run as run_command
 from fewbit.errors import FaultError, MissingError, UnsupportedError, UsageError
 from fewbit.model.weights import open_model
-from fewbit.quantize.target import parse_bits
+from fewbit.quantization.target import parse_bits
 from fewbit.records.manifest import read_manifest
 
 

@@ -12,7 +12,7 @@ from fewbit.compress import CompressSettings, compress, conclude, ladder
 from fewbit.errors import OutputError, UnsupportedError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.base import from_json
 from fewbit.records.evaluation import CompressReport, Evaluation, Gate, Outcome

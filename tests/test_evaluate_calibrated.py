@@ -6,7 +6,7 @@ from fewbit.calibrate.text import read_text
 from fewbit.errors import UsageError
 from fewbit.evaluate.calibrated import refuse_calibrated
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.records.calibration import CalibrationText
 
 STORY = " ".join(f"word{i} of a story that goes on" for i in range(400))

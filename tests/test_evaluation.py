@@ -12,7 +12,7 @@ from fewbit.calibrate.text import collect, document, read_text
 from fewbit.errors import NumericalError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation, Gate, Outcome

@@ -20,12 +20,12 @@ from fewbit.model.families import expert_of
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Mixture
-from fewbit.quantize import quantize
-from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.experts import parts
-from fewbit.quantize.importance import GivenImportance
-from fewbit.quantize.pipeline import QuantizeSettings
-from fewbit.quantize.walk import Cut, WalkOptions, cuts, stages, walk
+from fewbit.quantization import quantize
+from fewbit.quantization.bound import BoundModel
+from fewbit.quantization.experts import parts
+from fewbit.quantization.importance import GivenImportance
+from fewbit.quantization.pipeline import QuantizeSettings
+from fewbit.quantization.walk import Cut, WalkOptions, cuts, stages, walk
 from fewbit.recipes import built_in
 from fewbit.records.calibration import ImportanceFacts
 from fewbit.records.manifest import Manifest
@@ -170,7 +170,7 @@ def test_downs_inputs_are_what_gate_and_up_make_of_the_rows(tmp_path):
 def test_statistics_do_not_depend_on_the_batch(tmp_path, monkeypatch):
     source, texts = source_of(tmp_path), calibration()
     together = visited(source, texts)
-    monkeypatch.setattr("fewbit.quantize.walk._PIECE_ROWS", 1)
+    monkeypatch.setattr("fewbit.quantization.walk._PIECE_ROWS", 1)
     one_by_one = visited(source, texts)
     for buffer, statistics in together.items():
         assert statistics.count == one_by_one[buffer].count

@@ -8,7 +8,7 @@ from fewbit.errors import KernelError
 from fewbit.model.facts import inspect_model, model_facts, quantized_formats
 from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.recipes import built_in
 
 REFERENCE = RunSettings(executor="reference")

@@ -10,7 +10,7 @@ from fewbit.checkpoint.open import open_checkpoint
 from fewbit.formats import affine, fp8
 from fewbit.formats.registry import parse_format
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.records.recipe import Recipe, Role, Rule
 
 pytestmark = pytest.mark.interop

@@ -13,7 +13,7 @@ from tiny_models import CONFIGS, random_weights, write_gguf
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.records.recipe import Recipe, Role, Rule
 
 pytestmark = pytest.mark.interop

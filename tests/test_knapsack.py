@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fewbit.quantize.knapsack import Option, choose_options
+from fewbit.quantization.knapsack import Option, choose_options
 
 
 def make_cases():

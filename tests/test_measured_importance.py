@@ -9,7 +9,7 @@ from fewbit.calibrate.importance import read_importance, write_importance
 from fewbit.cli.app import main
 from fewbit.model.families import gguf_name
 from fewbit.model.weights import open_model
-from fewbit.quantize.measured_importance import measure_importance
+from fewbit.quantization.measured_importance import measure_importance
 
 
 @pytest.fixture

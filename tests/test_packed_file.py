@@ -16,7 +16,7 @@ from fewbit.errors import BadFileError
 from fewbit.evaluate.speed import SpeedSettings, measure_speed
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.recipes import built_in
 from fewbit.runtime import packed_file
 from fewbit.runtime.packed_file import DATA, MAGIC, packed_path, read_packed

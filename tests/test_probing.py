@@ -9,7 +9,7 @@ from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.model.binding import bind
 from fewbit.model.runner import Piece, RunSettings, runner_of, step_of
 from fewbit.model.weights import open_model
-from fewbit.quantize.probing import ProbeModel, divergence
+from fewbit.quantization.probing import ProbeModel, divergence
 from fewbit.runtime.chooser import choose
 from fewbit.runtime.native import NativeExecutor
 

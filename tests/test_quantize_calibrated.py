@@ -17,10 +17,10 @@ from fewbit.methods.statistics import InputStatistics
 from fewbit.model.families import gguf_name
 from fewbit.model.weights import open_model
 from fewbit.program import Linear
-from fewbit.quantize import QuantizeSettings, quantize
-from fewbit.quantize import calibrated as calibrated_module
-from fewbit.quantize.importance import given_importance
-from fewbit.quantize.resume import work_folder
+from fewbit.quantization import QuantizeSettings, quantize
+from fewbit.quantization import calibrated as calibrated_module
+from fewbit.quantization.importance import given_importance
+from fewbit.quantization.resume import work_folder
 from fewbit.recipes import built_in
 from fewbit.records.recipe import Recipe, Role, Rule
 

@@ -19,7 +19,7 @@ from fewbit.model.families import expert_of
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.recipes import built_in
 from fewbit.records.manifest import Manifest, read_manifest
 from fewbit.records.recipe import Recipe, Role, Rule

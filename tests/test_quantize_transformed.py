@@ -11,9 +11,9 @@ from fewbit.calibrate.importance import Importance, ImportanceMatrix, write_impo
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import F32, decode
 from fewbit.model.weights import open_model
-from fewbit.quantize import QuantizeSettings, execute, plan, quantize
-from fewbit.quantize.importance import given_importance
-from fewbit.quantize.planned import Container
+from fewbit.quantization import QuantizeSettings, execute, plan, quantize
+from fewbit.quantization.importance import given_importance
+from fewbit.quantization.planned import Container
 from fewbit.records.recipe import Recipe, Role, Rule
 
 

@@ -9,7 +9,7 @@ from tiny_models import CONFIGS, random_weights, write_gguf
 from fewbit.calibrate.calibration import calibration_set
 from fewbit.formats.registry import F32, decode
 from fewbit.model.weights import open_model
-from fewbit.quantize import QuantizeSettings, plan, quantize
+from fewbit.quantization import QuantizeSettings, plan, quantize
 from fewbit.records.recipe import Recipe, Role, Rule
 from fewbit.tune import Precision, Tuned, TuneSettings
 

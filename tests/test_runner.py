@@ -10,7 +10,7 @@ from fewbit.model.decoder import build_program
 from fewbit.model.runner import Piece, RunSettings, load, planned_kernels, runner_of, step_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
-from fewbit.quantize import quantize
+from fewbit.quantization import quantize
 from fewbit.recipes import built_in
 from fewbit.runtime import chooser
 from fewbit.runtime.pack import packed_form

@@ -11,8 +11,8 @@ from fewbit.formats.registry import decode, encode, parse_format
 from fewbit.model.decoder import build_program
 from fewbit.model.huggingface import from_huggingface
 from fewbit.model.weights import open_model
-from fewbit.quantize.probing import ProbeModel
-from fewbit.quantize.sensitivity import (
+from fewbit.quantization.probing import ProbeModel
+from fewbit.quantization.sensitivity import (
     Sensitivity,
     Unit,
     format_errors,

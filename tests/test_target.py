@@ -3,7 +3,7 @@
 import pytest
 
 from fewbit.errors import UsageError
-from fewbit.quantize.target import parse_bits, parse_size
+from fewbit.quantization.target import parse_bits, parse_size
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import F32, parse_format
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import open_model
-from fewbit.quantize.transforming import (
+from fewbit.quantization.transforming import (
     TRANSFORMS,
     Walking,
     apply_transforms,

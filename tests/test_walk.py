@@ -9,9 +9,9 @@ from fewbit.errors import NumericalError, UsageError
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import open_model
 from fewbit.program import Linear
-from fewbit.quantize import walk as walk_module
-from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.walk import WalkOptions, cuts, stages, walk
+from fewbit.quantization import walk as walk_module
+from fewbit.quantization.bound import BoundModel
+from fewbit.quantization.walk import WalkOptions, cuts, stages, walk
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.native import thread_pool
 from fewbit.runtime.reference import choose_reference

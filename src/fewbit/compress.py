@@ -22,7 +22,7 @@ from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import ModelSource, open_model
-from fewbit.quantize import QuantizationPlan, execute, plan
+from fewbit.quantization import QuantizationPlan, execute, plan
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Outcome, Untried

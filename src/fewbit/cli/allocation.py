@@ -13,9 +13,9 @@ from fewbit.errors import FaultError, UsageError
 if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings, Progress
     from fewbit.model.weights import ModelSource
-    from fewbit.quantize import QuantizeSettings
-    from fewbit.quantize.target import Target
-    from fewbit.quantize.trial import Builder
+    from fewbit.quantization import QuantizeSettings
+    from fewbit.quantization.target import Target
+    from fewbit.quantization.trial import Builder
     from fewbit.records.manifest import Manifest
     from fewbit.records.recipe import Recipe
 
@@ -45,7 +45,7 @@ class TargetOptions:
 
     def target(self) -> Target | None:
         """Return what is asked for, or None; raises UsageError."""
-        from fewbit.quantize.target import parse_bits, parse_size
+        from fewbit.quantization.target import parse_bits, parse_size
 
         if self.target_size is not None and self.target_bpw is not None:
             raise UsageError("--target-size and --target-bpw were both given; give one of them.")
@@ -83,8 +83,8 @@ def allocated(  # noqa: PLR0913
     Raises as `allocate`.
     """
     from fewbit.calibrate.mix import held_out_windows
-    from fewbit.quantize import container_of
-    from fewbit.quantize.allocation import AllocationSettings, Wish, allocate
+    from fewbit.quantization import container_of
+    from fewbit.quantization.allocation import AllocationSettings, Wish, allocate
 
     windows = held_out_windows(source, text, _WINDOWS, settings.calibration, progress)
     recipe, record = allocate(
@@ -100,8 +100,8 @@ def allocated(  # noqa: PLR0913
 def _builder(
     source: ModelSource, base: Recipe, settings: QuantizeSettings, progress: Progress
 ) -> Builder:
-    from fewbit.quantize.calibrated import Solving
-    from fewbit.quantize.trial import builder
+    from fewbit.quantization.calibrated import Solving
+    from fewbit.quantization.trial import builder
     from fewbit.runtime.native import available_cores
 
     threads = settings.threads or available_cores()

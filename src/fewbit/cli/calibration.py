@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings
-    from fewbit.quantize.importance import GivenImportance
+    from fewbit.quantization.importance import GivenImportance
 
 
 @Parameter(name="*")
@@ -66,7 +66,7 @@ class CalibrationOptions(TextOptions):
 
     def importance(self) -> GivenImportance | None:
         """Return the importance matrix that was named; raises BadFileError or MissingError."""
-        from fewbit.quantize.importance import given_importance
+        from fewbit.quantization.importance import given_importance
 
         return None if self.imatrix is None else given_importance(self.imatrix)
 

@@ -32,7 +32,7 @@ def imatrix(
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.model.weights import open_model
-    from fewbit.quantize.measured_importance import measure_importance
+    from fewbit.quantization.measured_importance import measure_importance
     from fewbit.runtime.native import available_cores
 
     require_form(out)

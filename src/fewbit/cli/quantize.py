@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet
     from fewbit.calibrate.mix import Progress
     from fewbit.model.weights import ModelSource
-    from fewbit.quantize import QuantizationPlan, QuantizeSettings
+    from fewbit.quantization import QuantizationPlan, QuantizeSettings
     from fewbit.records.recipe import Recipe
 
 
@@ -55,8 +55,8 @@ def quantize(  # noqa: PLR0913
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.model.weights import open_model
-    from fewbit.quantize import container_of, execute
-    from fewbit.quantize.writing import require_output
+    from fewbit.quantization import container_of, execute
+    from fewbit.quantization.writing import require_output
     from fewbit.report.quantization import print_manifest
 
     size = target.target()
@@ -80,7 +80,7 @@ def quantize(  # noqa: PLR0913
 
 
 def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) -> QuantizationPlan:
-    from fewbit.quantize import container_of, plan, require_no_fallback
+    from fewbit.quantization import container_of, plan, require_no_fallback
 
     planned = plan(source, recipe, container_of(out))
     if strict:
@@ -97,7 +97,7 @@ def _settings(
 ) -> QuantizeSettings:
     """Return the settings, with the calibration windows that the recipe needs."""
     from fewbit.calibrate.mix import calibration_windows
-    from fewbit.quantize import QuantizeSettings, needs_text
+    from fewbit.quantization import QuantizeSettings, needs_text
 
     calibration, tuning = options
     given, windows = calibration.importance(), None

@@ -12,8 +12,8 @@ from fewbit.formats.spec import QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import ModelSource
 from fewbit.program import Buffer, Expert, Mixture, Program, Slot
-from fewbit.quantize.experts import inner_program
-from fewbit.quantize.walk import Rows
+from fewbit.quantization.experts import inner_program
+from fewbit.quantization.walk import Rows
 from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.chooser import ANY, choose, rounding_of
 from fewbit.runtime.executor import Binding

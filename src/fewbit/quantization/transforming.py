@@ -34,8 +34,8 @@ from fewbit.model.transformed import TransformedSource, transformed
 from fewbit.model.transforms import Edit, Rescale, RotateHeads, Transform
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.walk import Cut, CutInput, WalkOptions, walk
+from fewbit.quantization.bound import BoundModel
+from fewbit.quantization.walk import Cut, CutInput, WalkOptions, walk
 from fewbit.runtime.native import Pool
 
 Formats: TypeAlias = Mapping[Slot, NumberFormat]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fewbit.program import Slot
-from fewbit.quantize.knapsack import Option
+from fewbit.quantization.knapsack import Option
 
 GGUF_FORMATS = (
     "q2_k",

@@ -1,14 +1,14 @@
 """Quantizing a checkpoint by a recipe: plan everything, solve layer by layer, write, check."""
 
-from fewbit.quantize.pipeline import QuantizeSettings, execute, needs_text, quantize
-from fewbit.quantize.planned import (
+from fewbit.quantization.pipeline import QuantizeSettings, execute, needs_text, quantize
+from fewbit.quantization.planned import (
     Container,
     PlannedTensor,
     QuantizationPlan,
     require_no_fallback,
 )
-from fewbit.quantize.planning import plan
-from fewbit.quantize.writing import container_of
+from fewbit.quantization.planning import plan
+from fewbit.quantization.writing import container_of
 
 __all__ = [
     "Container",

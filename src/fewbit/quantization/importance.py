@@ -12,8 +12,8 @@ from fewbit.methods.solvers import METHODS, Need
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.families import expert_of, gguf_name
 from fewbit.program import Slot
-from fewbit.quantize.planned import PlannedTensor, QuantizationPlan
-from fewbit.quantize.solving import Solved, solve_alone, solve_with
+from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
+from fewbit.quantization.solving import Solved, solve_alone, solve_with
 from fewbit.records.calibration import ImportanceFacts
 
 

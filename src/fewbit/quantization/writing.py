@@ -26,10 +26,10 @@ from fewbit.model.facts import quantized_formats
 from fewbit.model.huggingface import from_huggingface, to_huggingface
 from fewbit.model.weights import ModelSource, as_stored
 from fewbit.program import Slot
-from fewbit.quantize.made import NOTHING_MADE, Made
-from fewbit.quantize.planned import Container, PlannedTensor, QuantizationPlan
-from fewbit.quantize.sidecars import sidecars
-from fewbit.quantize.solving import Solved, check_finite, digest, join_rows, solve_alone
+from fewbit.quantization.made import NOTHING_MADE, Made
+from fewbit.quantization.planned import Container, PlannedTensor, QuantizationPlan
+from fewbit.quantization.sidecars import sidecars
+from fewbit.quantization.solving import Solved, check_finite, digest, join_rows, solve_alone
 from fewbit.records.base import to_json
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path

@@ -16,9 +16,9 @@ from fewbit.formats.spec import QuantTensor
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.quantize.calibrated import Solving, solve_plan
-from fewbit.quantize.planned import PlannedTensor, QuantizationPlan
-from fewbit.quantize.solving import solve_alone
+from fewbit.quantization.calibrated import Solving, solve_plan
+from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
+from fewbit.quantization.solving import solve_alone
 from fewbit.records.recipe import Recipe
 
 MANY_WEIGHTS = 400_000_000

@@ -15,8 +15,8 @@ from fewbit.model.decoder import build_program
 from fewbit.model.families import expert_of, gguf_name
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.walk import Cut, CutInput, WalkOptions, cuts, walk
+from fewbit.quantization.bound import BoundModel
+from fewbit.quantization.walk import Cut, CutInput, WalkOptions, cuts, walk
 from fewbit.runtime.native import thread_pool
 
 

@@ -29,7 +29,7 @@ from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import ModelSource
 from fewbit.program import OUTSIDE, Linear, Mixture, Program, Slot, slots_of
-from fewbit.quantize.probing import ProbeModel
+from fewbit.quantization.probing import ProbeModel
 
 PROBE = "int4-g32"
 """Matrices are rounded to this; its error lies in the middle of those to choose from."""

@@ -23,7 +23,7 @@ from fewbit.calibrate.collect import Collector
 from fewbit.errors import UsageError
 from fewbit.methods.statistics import InputStatistics
 from fewbit.program import OUTSIDE, Buffer, Linear, Mixture, Program, RopeTable, Slot
-from fewbit.quantize.experts import ExpertInput, MixtureInput, Part, Tokens, named, parts
+from fewbit.quantization.experts import ExpertInput, MixtureInput, Part, Tokens, named, parts
 from fewbit.records.figures import size
 from fewbit.runtime.native import Pool
 

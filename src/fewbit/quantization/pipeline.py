@@ -17,15 +17,15 @@ from fewbit.errors import StoppedError, UsageError
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
-from fewbit.quantize.calibrated import Solving, solve_plan
-from fewbit.quantize.importance import GivenImportance, solve_given
-from fewbit.quantize.made import Made
-from fewbit.quantize.planned import QuantizationPlan
-from fewbit.quantize.planning import plan
-from fewbit.quantize.resume import SolvedStore, WorkKey, hashed, work_folder
-from fewbit.quantize.transforming import Walking, apply_transforms, fingerprints, need_text
-from fewbit.quantize.tuning import tuned
-from fewbit.quantize.writing import container_of, require_free, write
+from fewbit.quantization.calibrated import Solving, solve_plan
+from fewbit.quantization.importance import GivenImportance, solve_given
+from fewbit.quantization.made import Made
+from fewbit.quantization.planned import QuantizationPlan
+from fewbit.quantization.planning import plan
+from fewbit.quantization.resume import SolvedStore, WorkKey, hashed, work_folder
+from fewbit.quantization.transforming import Walking, apply_transforms, fingerprints, need_text
+from fewbit.quantization.tuning import tuned
+from fewbit.quantization.writing import container_of, require_free, write
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
 from fewbit.records.calibration import Inputs

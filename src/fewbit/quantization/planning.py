@@ -16,8 +16,8 @@ from fewbit.model.gguf import ROPE_DIVISORS
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.quantize.planned import Container, PlannedTensor, QuantizationPlan
-from fewbit.quantize.transforming import outline
+from fewbit.quantization.planned import Container, PlannedTensor, QuantizationPlan
+from fewbit.quantization.transforming import outline
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 

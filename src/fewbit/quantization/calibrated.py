@@ -17,11 +17,11 @@ from fewbit.methods.solvers import METHODS, Need
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.program import Embed, Slot
-from fewbit.quantize.bound import BoundModel
-from fewbit.quantize.planned import QuantizationPlan
-from fewbit.quantize.resume import SolvedStore
-from fewbit.quantize.solving import Solved, solve, solve_alone, solve_with
-from fewbit.quantize.walk import Cut, WalkOptions, cuts, walk
+from fewbit.quantization.bound import BoundModel
+from fewbit.quantization.planned import QuantizationPlan
+from fewbit.quantization.resume import SolvedStore
+from fewbit.quantization.solving import Solved, solve, solve_alone, solve_with
+from fewbit.quantization.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
 from fewbit.records.kernels import Activations
 from fewbit.runtime.native import thread_pool

@@ -23,7 +23,7 @@ from fewbit.errors import BadFileError, FewbitError, OutputError
 from fewbit.formats.registry import parse_format
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
-from fewbit.quantize.solving import Solved
+from fewbit.quantization.solving import Solved
 from fewbit.records.base import Record, from_json, to_json
 
 _CODES, _SCALES, _ZEROS = ".codes", ".scales", ".zeros"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fewbit.program import Slot
-from fewbit.quantize.solving import Solved
+from fewbit.quantization.solving import Solved
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.manifest import Change

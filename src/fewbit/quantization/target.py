@@ -8,7 +8,7 @@ from typing import Literal
 
 from fewbit.errors import UsageError
 from fewbit.model.weights import ModelSource
-from fewbit.quantize.planned import Container, QuantizationPlan
+from fewbit.quantization.planned import Container, QuantizationPlan
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMG]i?B|B)?\s*")
 _UNITS = {

@@ -26,7 +26,7 @@ from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.quantize.choices import (
+from fewbit.quantization.choices import (
     FOLDER_FORMATS,
     GGUF_FORMATS,
     Group,
@@ -36,11 +36,11 @@ from fewbit.quantize.choices import (
     total_cost,
     uniform_choices,
 )
-from fewbit.quantize.knapsack import Option, choose_options
-from fewbit.quantize.planned import Container, QuantizationPlan
-from fewbit.quantize.planning import plan
-from fewbit.quantize.probing import ProbeModel
-from fewbit.quantize.sensitivity import (
+from fewbit.quantization.knapsack import Option, choose_options
+from fewbit.quantization.planned import Container, QuantizationPlan
+from fewbit.quantization.planning import plan
+from fewbit.quantization.probing import ProbeModel
+from fewbit.quantization.sensitivity import (
     PROBE,
     PROBE_GROUP,
     Sensitivity,
@@ -49,8 +49,8 @@ from fewbit.quantize.sensitivity import (
     smooth,
     units,
 )
-from fewbit.quantize.target import Budget, Target, budget_of
-from fewbit.quantize.trial import MANY_WEIGHTS, Builder
+from fewbit.quantization.target import Budget, Target, budget_of
+from fewbit.quantization.trial import MANY_WEIGHTS, Builder
 from fewbit.records.allocation import AllocationRecord, MeasuredChoice, SlotSensitivity
 from fewbit.records.figures import size
 from fewbit.records.recipe import KEEP, Recipe, Rule

@@ -18,7 +18,7 @@ from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
 from fewbit.methods.solution import Solution
 from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
-from fewbit.quantize.planned import PlannedTensor, QuantizationPlan
+from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.records.kernels import Activations
 
 _PIECE = 1 << 18
