@@ -148,7 +148,7 @@ def test_a_value_that_is_not_finite_is_refused_in_kept_tensors_too(tmp_path, nam
 
 
 def test_a_place_is_counted_from_the_first_row_of_the_tensor(monkeypatch, tmp_path):
-    monkeypatch.setattr("fewbit.quantization.solving._PIECE", 64 * 7)
+    monkeypatch.setattr("fewbit.quantization.solving.PIECE", 64 * 7)
     test_a_value_that_is_not_finite_is_refused_and_leaves_nothing(tmp_path, np.nan)
 
 
@@ -158,7 +158,7 @@ def test_a_place_is_counted_from_the_first_row_of_the_tensor(monkeypatch, tmp_pa
 def test_pieces_of_rows_change_no_bit(monkeypatch, llama, tmp_path, name):
     rules = recipe(Rule(role=Role.LINEAR, format=name))
     whole = quantize(open_model(llama), rules, tmp_path / "whole")
-    monkeypatch.setattr("fewbit.quantization.solving._PIECE", 64 * 7)
+    monkeypatch.setattr("fewbit.quantization.solving.PIECE", 64 * 7)
     pieces = quantize(open_model(llama), rules, tmp_path / "pieces")
     assert [e.sha256 for e in whole.tensors] == [e.sha256 for e in pieces.tensors]
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fewbit.errors import NumericalError
 from fewbit.formats.activations import static_scale
 from fewbit.formats.affine import require_finite
+from fewbit.formats.distance import PIECE, piece_rows, pieces, relative, squares
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
 from fewbit.methods.solution import Solution
@@ -20,9 +21,6 @@ from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.records.kernels import Activations
-
-_PIECE = 1 << 18
-"""Elements decoded at once: a megabyte of float32 stays in a core's cache."""
 
 _PIECE_WITH_STATISTICS = 1 << 24
 """Elements at once where a solver prepares statistics first: 64 MiB of float32, so that a large
@@ -66,20 +64,19 @@ def solve(
     """
     rows, columns = tensor.shape
     solver = METHODS[method].solve
-    piece = _PIECE if statistics is None else _PIECE_WITH_STATISTICS
-    step = _piece_rows(columns, piece) if form.rows_independent else rows
-    pieces: list[QuantTensor] = []
+    elements = PIECE if statistics is None else _PIECE_WITH_STATISTICS
+    step = piece_rows(columns, elements) if form.rows_independent else rows
+    solved: list[QuantTensor] = []
     remarks = dict.fromkeys(() if statistics is None else statistics.remarks)
     total = error = 0.0
     for start in range(0, rows, step):
         values = decode_rows(tensor, slice(start, start + step))
         solution = _solve_piece(_Piece(values, start), form, solver, name, statistics)
-        pieces.append(solution.tensor)
+        solved.append(solution.tensor)
         remarks.update(dict.fromkeys(solution.remarks))
-        total += _squares(values)
-        error += _squares(decode(solution.tensor) - values)
-    relative = float(np.sqrt(error / total)) if total else 0.0
-    return Solved(join_rows(pieces), relative, tuple(remarks), method)
+        total += squares(values)
+        error += squares(decode(solution.tensor) - values)
+    return Solved(join_rows(solved), relative(error, total), tuple(remarks), method)
 
 
 def solve_with(
@@ -106,18 +103,6 @@ def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
     return solve(stored, tensor.format, method, tensor.label)
 
 
-def relative_error(source: QuantTensor, found: QuantTensor) -> float:
-    """Return ||W - W'|| / ||W|| of two tensors of one shape, decoded a few rows at a time."""
-    total = error = 0.0
-    step = _piece_rows(source.shape[1], _PIECE)
-    for start in range(0, source.shape[0], step):
-        rows = slice(start, start + step)
-        values = decode_rows(source, rows)
-        total += _squares(values)
-        error += _squares(decode_rows(found, rows) - values)
-    return float(np.sqrt(error / total)) if total else 0.0
-
-
 def check_finite(tensor: QuantTensor, name: str) -> None:
     """Refuse a tensor that decodes to a value that is not finite.
 
@@ -128,11 +113,9 @@ def check_finite(tensor: QuantTensor, name: str) -> None:
     """
     if isinstance(tensor.spec, BlockSpec) and tensor.spec.name not in DECODABLE:
         return
-    step = _piece_rows(tensor.shape[1], _PIECE)
     with _named(name):
-        for start in range(0, tensor.shape[0], step):
-            values = decode_rows(tensor, slice(start, start + step))
-            require_finite(values, first_row=start)
+        for rows in pieces(tensor.shape):
+            require_finite(decode_rows(tensor, rows), first_row=rows.start)
 
 
 def digest(tensor: QuantTensor) -> str:
@@ -142,10 +125,6 @@ def digest(tensor: QuantTensor) -> str:
         if part is not None:
             running.update(np.ascontiguousarray(part).data)
     return running.hexdigest()
-
-
-def _piece_rows(columns: int, elements: int) -> int:
-    return max(1, elements // columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,10 +155,6 @@ def _named(name: str) -> Iterator[None]:
         yield
     except NumericalError as error:
         raise NumericalError(f"{name}: {error}") from error
-
-
-def _squares(values: NDArray[np.float32]) -> float:
-    return float(np.square(values, dtype=np.float64).sum())
 
 
 def join_rows(pieces: list[QuantTensor]) -> QuantTensor:

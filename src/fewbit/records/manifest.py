@@ -45,7 +45,7 @@ class TensorEntry(Record, frozen=True, kw_only=True):
     reason: str = ""
     """Why the tensor was kept, left out, or took a fallback."""
     relative_error: float = 0.0
-    """||W - W'|| / ||W||, Frobenius norms, W the source's decoded values; 0 for a zero W."""
+    """||W - W'|| / ||W||, Frobenius norms, W the source's decoded values; ||W'|| for a zero W."""
     remarks: tuple[str, ...] = ()
     """What the solver had to do otherwise than its method says, such as raising the damping."""
     source_sha256: str
