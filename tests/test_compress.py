@@ -171,6 +171,17 @@ def test_recipes_that_do_not_help_are_listed_with_reasons(tmp_path, source):
     assert reasons["rtn-int3-g128"] == "It gives every tensor the same format as rtn-int3-g64."
 
 
+def test_strict_leaves_out_recipes_that_need_a_fallback(source):
+    with open_model(source) as model:
+        names = ("rtn-int4-g128", "rtn-int4-g32")
+        plans, untried = ladder(model, names, strict=True)
+        assert [p.recipe.name for p in plans] == ["rtn-int4-g32"]
+        assert "needs fallbacks, which strict forbids" in untried[0].reason
+        assert ladder(model, names)[0][0].fallbacks
+        with pytest.raises(UsageError, match="strict forbids"):
+            ladder(model, names[:1], strict=True)
+
+
 def test_plans_run_from_small_to_large(source):
     with open_model(source) as model:
         plans, _ = ladder(model, module.LADDER)

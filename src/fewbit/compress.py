@@ -10,19 +10,20 @@ from __future__ import annotations
 import functools
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
+from fewbit.calibrate.mix import Progress
 from fewbit.calibrate.text import Documents
 from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import ModelSource, open_model
-from fewbit.quantization import QuantizationPlan, execute, plan
+from fewbit.quantization import QuantizationPlan, execute, plan, require_no_fallback
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Outcome, Untried
@@ -49,9 +50,6 @@ _CANDIDATE = "candidate"
 SCREEN_WINDOWS = 12
 """A recipe that is already rejected on so many windows is not measured on more."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompressSettings:
@@ -61,6 +59,9 @@ class CompressSettings:
     evaluation: EvaluationSettings = field(
         default_factory=lambda: EvaluationSettings(screen_windows=SCREEN_WINDOWS)
     )
+    strict: bool = False
+    """Leave out recipes that need a fallback; whether fallbacks of kernels are refused, too, is
+    the evaluation's to say."""
 
 
 def compress(
@@ -87,7 +88,7 @@ def compress(
     _require_ours(out)
     require_apart(out, source)
     with open_model(source) as opened, replacing_folder(out) as work:
-        plans, untried = ladder(opened, chosen.recipes)
+        plans, untried = ladder(opened, chosen.recipes, strict=chosen.strict)
         run = _Run(source, work, documents, chosen.evaluation, progress)
         attempts = _attempts(plans, run)
         report = conclude(model_facts(opened), attempts, untried, time.perf_counter() - started)
@@ -108,12 +109,17 @@ class _Run:
 
 
 def ladder(
-    source: ModelSource, names: Sequence[str]
+    source: ModelSource, names: Sequence[str], *, strict: bool = False
 ) -> tuple[list[QuantizationPlan], list[Untried]]:
     """Return the plans that make the source smaller, small to large, and why others do not.
 
+    Args:
+        source: the model.
+        names: recipes.
+        strict: leave out those that need a fallback for some tensor.
+
     Raises:
-        UsageError: no name is given.
+        UsageError: no name is given, or none is left.
         BadFileError, MissingError, UnsupportedError: a recipe is unknown or cannot be read.
     """
     if not names:
@@ -121,7 +127,7 @@ def ladder(
     plans: list[QuantizationPlan] = []
     untried: list[Untried] = []
     for name in dict.fromkeys(names):
-        found = _planned(source, name)
+        found = _planned(source, name, strict=strict)
         if isinstance(found, QuantizationPlan):
             reason = _why_not(found, plans)
             if not reason:
@@ -165,12 +171,15 @@ def conclude(
     )
 
 
-def _planned(source: ModelSource, name: str) -> QuantizationPlan | Untried:
+def _planned(source: ModelSource, name: str, *, strict: bool) -> QuantizationPlan | Untried:
     recipe = find(name)
     try:
-        return plan(source, recipe)
+        planned = plan(source, recipe)
+        if strict:
+            require_no_fallback(planned)
     except UsageError as error:
         return _untried(recipe.name, str(error))
+    return planned
 
 
 def _untried(name: str, reason: str, promised_bytes: int | None = None) -> Untried:

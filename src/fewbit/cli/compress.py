@@ -20,6 +20,7 @@ def compress(  # noqa: PLR0913
     windows: int = 40,
     threads: int | None = None,
     executor: str = "native",
+    strict: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = None,
 ) -> int:
     """Try recipes from small to large until one is accepted; keep the evidence.
@@ -35,6 +36,8 @@ def compress(  # noqa: PLR0913
         windows: Windows of 512 tokens to score for each recipe, at most.
         threads: Threads of the native executor; every core by default.
         executor: native, or reference (slow, the truth in tests).
+        strict: Refuse what some tensor would need a fallback for: recipes are left out, and a
+            model that some matrix would not be run as stored in ends the run.
         json: Write the report to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.calibrate.text import evaluation_text
@@ -47,9 +50,13 @@ def compress(  # noqa: PLR0913
     from fewbit.report.terminal import print_compress
 
     measuring = EvaluationSettings(
-        windows=windows, screen_windows=SCREEN_WINDOWS, threads=threads, executor=executor
+        windows=windows,
+        screen_windows=SCREEN_WINDOWS,
+        threads=threads,
+        executor=executor,
+        strict=strict,
     )
-    settings = CompressSettings(recipes=recipe or LADDER, evaluation=measuring)
+    settings = CompressSettings(recipes=recipe or LADDER, evaluation=measuring, strict=strict)
     source, documents = locate(model), evaluation_text(text)
     with progress_bar() as bar:
         task = bar.add_task("", total=None)
