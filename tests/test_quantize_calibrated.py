@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_quantize import tree_hash
+from quantize_cases import tree_hash
 from test_walk import calibration
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
