@@ -76,6 +76,16 @@ def test_a_good_candidate_is_accepted_with_all_its_facts(source, small, document
     assert from_json(Evaluation, to_json(found), name="again") == found
 
 
+def test_a_candidate_that_was_made_from_another_file_is_told(tmp_path, source, small, documents):
+    same = evaluate(source, small, documents, SETTINGS)
+    assert not any("not quantized from this source" in note for note in same.notes)
+    weights = sharp_weights()
+    weights["model.layers.0.mlp.up_proj.weight"][0, 0] += 1  # of a matrix that is quantized
+    other = write_subject(tmp_path / "other", weights=weights)
+    found = evaluate(other, small, documents, SETTINGS)
+    assert f"not quantized from this source but from {source}" in found.notes[0]
+
+
 def swapped(folder, small):
     """Copy an artefact with the scales of one layer's rows in reverse order."""
     target = folder / "swapped"

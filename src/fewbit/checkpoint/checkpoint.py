@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -113,3 +114,9 @@ class Checkpoint(Protocol):
     ) -> None:
         """Close it."""
         ...
+
+
+def content_digest(checkpoint: Checkpoint) -> str:
+    """Return the SHA-256 of the lines `<tensor's digest>  <tensor's name>`, in file order."""
+    lines = (f"{checkpoint.digest(name)}  {name}\n" for name in checkpoint.tensors)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

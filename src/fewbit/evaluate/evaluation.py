@@ -18,7 +18,7 @@ from fewbit.evaluate.axes import Axes, summarize
 from fewbit.evaluate.calibrated import refuse_calibrated
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.gate import judge
-from fewbit.evaluate.identity import Subject, check_identity, describe_prefix
+from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
 from fewbit.evaluate.score import Pair, Scores, join, score
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tensors import tensor_errors
@@ -125,6 +125,7 @@ def _evaluate(
 ) -> Evaluation:
     started = time.perf_counter()
     identity = check_identity(source, candidate)
+    other_origin = origin_note(source, candidate)
     refuse_calibrated(documents, candidate.manifest)
     windows = _windows(source, documents, settings)
     one = runner_of(source.model, settings.run_settings())
@@ -157,6 +158,7 @@ def _evaluate(
         gate=measured.gate,
         verdict=measured.verdict,
         notes=(
+            *([other_origin] if other_origin else []),
             *_cache_notes(settings),
             *dict.fromkeys((*one.loading.notes, *other.loading.notes)),
             *_notes(facts, one, other, errors),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.errors import IdentityError, NumericalError
 from fewbit.formats.registry import F32, FLOATS, decode, decode_rows, encode
 from fewbit.formats.spec import NumberFormat, QuantTensor
@@ -57,6 +58,21 @@ def check_identity(source: Subject, candidate: Subject) -> Identity:
         IdentityCheck(name=name, found=check(source, candidate)) for name, check in _CHECKS.items()
     )
     return _compare_tensors(source, candidate, checks)
+
+
+def origin_note(source: Subject, candidate: Subject) -> str | None:
+    """Return a sentence where the candidate's manifest says that it was made from another file.
+
+    That is no refusal: a GGUF file and the folder it was converted from are one model, and every
+    tensor that is not quantized is compared by value.
+    """
+    made = None if candidate.manifest is None else candidate.manifest.source
+    if made is None or made.sha256 == content_digest(source.model.checkpoint):
+        return None
+    return (
+        f"The candidate was not quantized from this source but from {made.path} (by its manifest; "
+        f"tensors' hash {made.sha256[:16]}), so figures include whatever the two differ in."
+    )
 
 
 def _architecture(source: Subject, candidate: Subject) -> str:

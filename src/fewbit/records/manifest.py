@@ -67,7 +67,8 @@ class SourceFacts(Record, frozen=True, kw_only=True):
 
     path: str
     sha256: str
-    """Over the lines `<tensor's sha256>  <tensor's name>` in the source's order."""
+    """Over the lines `<tensor's sha256>  <tensor's name>` in the source's order
+    (`content_digest`)."""
     formats: dict[str, int]
     """Number of its tensors by number format."""
     quantized: bool
