@@ -71,9 +71,15 @@ bench-threads: .venv/interop  ## one thread and two
 bench-start: .venv/interop  ## load to first token, from the start of the process
 	$(VERSUS) start
 
-bench-quality: .venv/interop  ## divergence at equal bytes, beside llama.cpp's quantizer (DATA=FOLDER)
-	$(BIN)/python benchmarks/quality.py methods solved tuned allocated --confirm \
-		$(if $(DATA),--data $(DATA))
+# MIDDLE and LARGE name Qwen2.5-Coder 0.5B and 1.5B in Q4_K_M; what was made or measured is kept.
+QUALITY = $(BIN)/python benchmarks/quality.py $(1) --folder build/benchmarks/$(2) \
+	$(if $(DATA),--data $(DATA))
+
+bench-quality: .venv/interop  ## divergence at equal bytes, beside llama.cpp (DATA=FOLDER MIDDLE= LARGE=)
+	$(call QUALITY,methods solved activations tuned allocated --confirm 40,quality)
+	$(call QUALITY,methods --spread 0,quality-noise-only)
+	$(if $(MIDDLE),$(call QUALITY,tuned-bits --model $(MIDDLE) --confirm 8,quality-middle))
+	$(if $(LARGE),$(call QUALITY,bits --model $(LARGE) --windows 16 --confirm 8,quality-large))
 
 bench-quantize: .venv/interop  ## GPTQ against torch, on a model's matrices, on a large layer
 	$(BIN)/python benchmarks/solvers.py

@@ -33,7 +33,7 @@ from fewbit.model.weights import source_of
 from fewbit.quantization.writing import GGUF_FILE_TYPES
 
 RANGE = 0.25
-"""A channel's factor is e^u, u uniform in [-RANGE, RANGE]."""
+"""A channel's factor is e^u, u uniform in [-RANGE, RANGE]; 0 leaves the noise alone."""
 
 Factors = Mapping[str, NDArray[np.float32]]
 
@@ -46,10 +46,10 @@ class Rescale:
     columns: Factors
 
 
-def move_off_grid(source: Path, out: Path, seed: int = 0) -> None:
+def move_off_grid(source: Path, out: Path, seed: int = 0, spread: float = RANGE) -> None:
     """Write a bf16 GGUF file of a quantized one, off the grid of its weights."""
     with GgufCheckpoint(source) as checkpoint:
-        rescale = draw_rescale(checkpoint, seed)
+        rescale = draw_rescale(checkpoint, seed, spread)
         infos = {name: _bf16(info) for name, info in checkpoint.tensors.items()}
 
         def read(name: str) -> QuantTensor:
@@ -64,8 +64,13 @@ def move_off_grid(source: Path, out: Path, seed: int = 0) -> None:
         write_gguf(out, overlay(facts, file_type), list(infos.values()), read)
 
 
-def draw_rescale(checkpoint: GgufCheckpoint, seed: int) -> Rescale:
+def draw_rescale(checkpoint: GgufCheckpoint, seed: int, spread: float = RANGE) -> Rescale:
     """Return the factors of every layer, whose product around each of its sites is 1."""
+
+    def drawn(name: str, count: int) -> NDArray[np.float32]:
+        uniform = _generator(f"rescale of {name}", seed).uniform(-spread, spread, count)
+        return np.exp(uniform).astype(np.float32)
+
     config = source_of(checkpoint).config
     rows: dict[str, NDArray[np.float32]] = {}
     columns: dict[str, NDArray[np.float32]] = {}
@@ -75,14 +80,14 @@ def draw_rescale(checkpoint: GgufCheckpoint, seed: int) -> Rescale:
             ("attn_norm", ("attn_q", "attn_k", "attn_v")),
             ("ffn_norm", ("ffn_gate", "ffn_up")),
         ):
-            factors = _factors(name(norm), config.hidden, seed)
+            factors = drawn(name(norm), config.hidden)
             columns[name(norm + ".weight")] = 1 / factors
             columns |= {name(reader + ".weight"): factors for reader in readers}
-        heads = _factors(name("attn_v"), config.key_width, seed)
+        heads = drawn(name("attn_v"), config.key_width)
         rows[name("attn_v.weight")] = heads
         columns[name("attn_v.bias")] = heads
         columns[name("attn_output.weight")] = 1 / _of_query_heads(heads, config.head_dim, config)
-        middle = _factors(name("ffn_up"), config.intermediate, seed)
+        middle = drawn(name("ffn_up"), config.intermediate)
         rows[name("ffn_up.weight")] = middle
         columns[name("ffn_down.weight")] = 1 / middle
     return Rescale(rows, columns)
@@ -105,11 +110,6 @@ def _of_query_heads(factors: NDArray[np.float32], head_dim: int, config: object)
     return np.repeat(factors.reshape(-1, 1, head_dim), group, axis=1).reshape(-1)
 
 
-def _factors(name: str, count: int, seed: int) -> NDArray[np.float32]:
-    uniform = _generator(f"rescale of {name}", seed).uniform(-RANGE, RANGE, count)
-    return np.exp(uniform).astype(np.float32)
-
-
 def _generator(purpose: str, seed: int) -> np.random.Generator:
     digest = hashlib.sha256(f"{seed} {purpose}".encode()).digest()
     return np.random.Generator(np.random.Philox(int.from_bytes(digest[:16], "little")))
@@ -125,8 +125,9 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="a quantized GGUF file")
     parser.add_argument("out", type=Path, help="the bf16 GGUF file to write")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--spread", type=float, default=RANGE, help="of the rescale; 0 for none")
     options = parser.parse_args()
-    move_off_grid(options.source, options.out, options.seed)
+    move_off_grid(options.source, options.out, options.seed, options.spread)
 
 
 if __name__ == "__main__":

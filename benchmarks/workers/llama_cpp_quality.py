@@ -8,9 +8,8 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import llama_cpp as llama
 import numpy as np
@@ -39,15 +38,24 @@ def quantize(source: str, out: str, form: str, importance: str, threads: int) ->
         sys.exit(f"llama.cpp could not write {out}")
 
 
-def divergences(source: str, candidates: list[str], windows: str, out: str, threads: int) -> None:
-    """Write float64 [candidates, windows]: mean KL(source || candidate) over second halves."""
-    tokens = np.load(windows)
-    exact = _logits_file(source, tokens, Path(out).with_suffix(".logits"), threads)
-    rows = [
-        [_mean_kl(*pair) for pair in zip(exact, _logits(path, tokens, threads), strict=True)]
-        for path in candidates
-    ]
-    np.save(out, np.array(rows, np.float64))
+def divergences(source: str, candidate: str, folder: str, threads: int) -> None:
+    """Write float64 [windows]: mean KL(source || candidate) over second halves.
+
+    In the folder lie `windows.npz`, int32 [tokens] by name, and the source's logits by these names,
+    each made if it is not there yet; `divergences.npy` is written there.
+    """
+    tokens = dict(np.load(Path(folder) / "windows.npz"))
+    files = {name: Path(folder) / f"{name}.npy" for name in tokens}
+    missing = [name for name, file in files.items() if not file.exists()]
+    exact = _logits(source, [tokens[name] for name in missing], threads)
+    for name, found in zip(missing, exact, strict=True):
+        partial = files[name].with_suffix(".partial.npy")
+        np.save(partial, found)
+        partial.rename(files[name])
+    others = _logits(candidate, list(tokens.values()), threads)
+    pairs = zip(files.values(), others, strict=True)
+    found = [_mean_kl(np.load(file), logits) for file, logits in pairs]
+    np.save(Path(folder) / "divergences.npy", np.array(found, np.float64))
 
 
 def _mean_kl(source: NDArray[np.float32], candidate: NDArray[np.float32]) -> float:
@@ -60,25 +68,14 @@ def _mean_kl(source: NDArray[np.float32], candidate: NDArray[np.float32]) -> flo
     return float((mean - np.log(z[:, 0]) + np.log(np.exp(b).sum(-1))).mean())
 
 
-def _logits_file(
-    path: str, tokens: NDArray[np.int32], file: Path, threads: int
-) -> NDArray[np.float32]:
-    """Keep a model's logits in a mapped file, float32 [windows, scored, vocabulary]."""
-    kept: Any = None
-    for i, logits in enumerate(_logits(path, tokens, threads)):
-        if kept is None:
-            kept = np.lib.format.open_memmap(
-                file, "w+", np.float32, shape=(len(tokens), *logits.shape)
-            )
-        kept[i] = logits
-    file.unlink()  # the map keeps the bytes until the process ends
-    return kept
-
-
-def _logits(path: str, tokens: NDArray[np.int32], threads: int) -> Iterator[NDArray[np.float32]]:
+def _logits(
+    path: str, windows: Sequence[NDArray[np.int32]], threads: int
+) -> Iterator[NDArray[np.float32]]:
     """Yield the logits of the second half of each window but its last position."""
+    if not windows:
+        return
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
-    length = tokens.shape[1]
+    length = len(windows[0])
     parameters = llama.llama_context_default_params()
     parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = length
     parameters.n_threads = parameters.n_threads_batch = threads
@@ -86,7 +83,7 @@ def _logits(path: str, tokens: NDArray[np.int32], threads: int) -> Iterator[NDAr
     context = llama.llama_init_from_model(model, parameters)
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     first = length // 2
-    for window in tokens:
+    for window in windows:
         llama.llama_memory_clear(llama.llama_get_memory(context), True)
         batch = llama.llama_batch_init(length, 0, 1)
         batch.n_tokens = length
