@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fewbit.checkpoint.local import cache_root
 from fewbit.cli.app import run
-from fewbit.cli.pull import cache_root
 
 
 def test_a_path_is_printed_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

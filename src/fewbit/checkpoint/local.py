@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fewbit.checkpoint.catalogue import CATALOGUE, PackagedModel
+
+
+def cache_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder of everything fetched.
+
+    FEWBIT_CACHE where it is set, else `fewbit` in XDG_CACHE_HOME or ~/.cache.
+    """
+    chosen = environment.get("FEWBIT_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "fewbit"
 
 
 def local_path(model: str, cache: Path) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +30,7 @@ def locate(model: str) -> Path:
     Raises:
         MissingError, DownloadError: as `fewbit.checkpoint.download.resolve`.
     """
-    from fewbit.checkpoint.local import local_path
+    from fewbit.checkpoint.local import cache_root, local_path
 
     cache = cache_root(os.environ)
     here = local_path(model, cache)
@@ -77,15 +77,3 @@ def _download_bar(model: str) -> Iterator[Callable[[int, int], None]]:
     ) as bar:
         task = bar.add_task(model)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def cache_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder of everything fetched.
-
-    FEWBIT_CACHE where it is set, else `fewbit` in XDG_CACHE_HOME or ~/.cache.
-    """
-    chosen = environment.get("FEWBIT_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    shared = environment.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "fewbit"
