@@ -9,41 +9,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fewbit.api.artefact import Artefact, quantize
+    from fewbit.api.model import Model, load
+    from fewbit.api.serving import Generated, TextStream
+    from fewbit.calibrate.mix import CalibrationSettings
     from fewbit.errors import FewbitError
     from fewbit.formats.registry import decode, encode, parse_format
     from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor
-    from fewbit.model.runner import Runner, load
+    from fewbit.model.runner import Runner, RunSettings
+    from fewbit.records.recipe import Recipe
     from fewbit.sampling import SamplingParams
     from fewbit.speculate.exact import exact_accept_reject
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Artefact",
+    "CalibrationSettings",
     "FewbitError",
+    "Generated",
     "Granularity",
+    "Model",
     "QuantSpec",
     "QuantTensor",
+    "Recipe",
+    "RunSettings",
     "Runner",
     "SamplingParams",
+    "TextStream",
     "decode",
     "encode",
     "exact_accept_reject",
     "load",
     "parse_format",
+    "quantize",
 ]
 
 _HOMES = {
+    "Artefact": "api.artefact",
+    "CalibrationSettings": "calibrate.mix",
     "FewbitError": "errors",
+    "Generated": "api.serving",
     "Granularity": "formats.spec",
+    "Model": "api.model",
     "QuantSpec": "formats.spec",
     "QuantTensor": "formats.spec",
+    "Recipe": "records.recipe",
+    "RunSettings": "model.runner",
     "Runner": "model.runner",
     "SamplingParams": "sampling",
+    "TextStream": "api.serving",
     "decode": "formats.registry",
     "encode": "formats.registry",
     "exact_accept_reject": "speculate.exact",
-    "load": "model.runner",
+    "load": "api.model",
     "parse_format": "formats.registry",
+    "quantize": "api.artefact",
 }
 
 

@@ -1,0 +1,345 @@
+"""A model in a script: load it, generate text, look at logits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fewbit.api.serving import Desk, Generated, TextStream
+from fewbit.checkpoint.download import resolve, silent
+from fewbit.checkpoint.fetch import Progress
+from fewbit.checkpoint.local import cache_root
+from fewbit.engine.engine import Engine
+from fewbit.engine.loaded import LoadedModel, load_model
+from fewbit.engine.request import Request, Speculation
+from fewbit.engine.stop import StopCondition
+from fewbit.errors import FaultError, MissingError, RequestError, UsageError
+from fewbit.model.config import ModelConfig
+from fewbit.model.runner import Runner, RunSettings, runner_of
+from fewbit.model.weights import ModelSource
+from fewbit.records.kernels import KernelRecord
+from fewbit.records.loading import LoadRecord
+from fewbit.sampling import SamplingParams
+from fewbit.speculate.drafts import NgramDraft
+from fewbit.tokens.tokenizer import Tokenizer
+
+Message: TypeAlias = Mapping[str, str]
+"""A message of a conversation: `role` (system, user, assistant) and `content`."""
+
+Prompt: TypeAlias = str | Sequence[Message]
+"""A text to be continued as it is, or a conversation to be answered."""
+
+GREEDY = SamplingParams(temperature=0)
+"""The likeliest token each time."""
+
+RUN_SETTINGS = RunSettings()
+"""The defaults of `RunSettings`."""
+
+_DRAFT_TOKENS = 8
+
+
+class Model:
+    """A loaded model; `load` makes it.
+
+    Generations may be interleaved and come from several threads; they take turns, step by step,
+    and what one says does not depend on the others.
+    """
+
+    def __init__(self, loaded: LoadedModel, settings: RunSettings, draft: str) -> None:
+        self._loaded: LoadedModel | None = loaded
+        self._settings = settings
+        self._draft = draft
+        self._desk: Desk | None = None
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = 256,
+        sampling: SamplingParams = GREEDY,
+        stop: str | Sequence[str] = (),
+        top_logprobs: int | None = None,
+    ) -> Generated:
+        """Generate until the model ends its text, a stop string comes, or there is no more room.
+
+        Args:
+            prompt: a text, which is continued as it is, or messages, which go through the model's
+                chat template and are answered.
+            max_tokens: tokens at most; None for as many as the context holds.
+            sampling: how tokens are chosen; the likeliest where nothing is said. A seed repeats.
+            stop: strings that end the text, which leaves them out.
+            top_logprobs: also return log-probabilities, and so many of the likeliest tokens.
+
+        Raises:
+            RequestError: the prompt is empty, too long or none, or a number is out of range.
+            MissingError: messages, and the model has no chat template.
+            TemplateError: the template failed on these messages.
+            NumericalError: a logit is not finite.
+            UsageError: the model was closed.
+        """
+        stream = self.stream(
+            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, top_logprobs=top_logprobs
+        )
+        for _ in stream:
+            pass
+        if stream.result is None:
+            raise FaultError("a generation ended without its record.")
+        return stream.result
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = 256,
+        sampling: SamplingParams = GREEDY,
+        stop: str | Sequence[str] = (),
+        top_logprobs: int | None = None,
+    ) -> TextStream:
+        """Return the text of `generate` in pieces as they come; arguments and errors are its own.
+
+        What is wrong with the request is said here, and what goes wrong later where it does.
+        """
+        loaded = self._open()
+        if not isinstance(sampling, SamplingParams):
+            raise RequestError(
+                f"sampling is of type {type(sampling).__name__}; give a fewbit.SamplingParams."
+            )
+        _require_whole("max_tokens", max_tokens)
+        _require_whole("top_logprobs", top_logprobs)
+        ending = StopCondition(max_tokens, loaded.ends, _strings(stop))
+        request = Request(_ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs)
+        if self._desk is None:
+            self._desk = Desk(Engine(loaded.served, _speculation(self._draft)))
+        return TextStream(self._desk, request)
+
+    def logits(self, tokens: ArrayLike, first: int = 0) -> NDArray[np.float32]:
+        """Return what the model predicts after each token of one sequence, from `first` on.
+
+        Args:
+            tokens: int [n], 1 <= n <= context.
+            first: the first position whose logits are wanted.
+
+        Returns:
+            float32 [n - first, vocabulary]; row p is about token first + p + 1.
+
+        Raises:
+            RequestError: no tokens, more than the context, an id outside the vocabulary, a `first`
+                that is no position, or a generation is under way, whose keys and values would be
+                written over.
+            NumericalError: a logit is NaN or infinite.
+            UsageError: the model was closed.
+        """
+        runner = self._open().runner
+        if self._desk is not None and self._desk.busy:
+            raise RequestError(
+                "A generation of this model is under way; finish or close it before asking for "
+                "logits."
+            )
+        ids = _checked_ids(runner, tokens, first)
+        self._desk = None  # the sequence is written where shared prefixes of generations lay
+        rows = [block.copy() for block in runner.score(ids, first)]
+        return np.concatenate(rows)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to token ids and back."""
+        return self._open().tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        """Sizes and switches of the architecture."""
+        return self.runner.config
+
+    @property
+    def context(self) -> int:
+        """Positions that a prompt and its answer may take together."""
+        return self.runner.context
+
+    @property
+    def vocabulary(self) -> int:
+        """Logits of a row."""
+        return self.runner.program.vocabulary
+
+    @property
+    def kernels(self) -> tuple[KernelRecord, ...]:
+        """The kernel of every matrix and why no other, in order of first use."""
+        return self.runner.kernels
+
+    @property
+    def loading(self) -> LoadRecord:
+        """How the model was made ready, and the memory it takes."""
+        return self.runner.loading
+
+    @property
+    def source(self) -> ModelSource:
+        """The opened checkpoint, whose tensors can be read."""
+        return self.runner.source
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the model, for those who write their own loop."""
+        return self._open().runner
+
+    def close(self) -> None:
+        """Let go of weights and files; the model cannot be used afterwards."""
+        if self._loaded is not None:
+            self._loaded.runner.source.close()
+        self._loaded = self._desk = None
+
+    def __enter__(self) -> Self:
+        """Return the model; leaving the block closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the model."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Return its path and its family."""
+        if self._loaded is None:
+            return "<fewbit.Model, closed>"
+        return f"<fewbit.Model {self.source.path}, {self.config.family}>"
+
+    def replace_source(self, source: ModelSource) -> None:
+        """Run another source of the same model; where that fails, this one stays as it was.
+
+        Raises:
+            RequestError: a generation is under way.
+            KernelError, NumericalError, UsageError: as `runner_of`.
+        """
+        loaded = self._open()
+        if self._desk is not None and self._desk.busy:
+            raise RequestError(
+                "A generation of this model is under way; finish or close it before changing the "
+                "model's weights."
+            )
+        runner = runner_of(source, replace(self._settings, keep_packed=False))
+        self._loaded, self._desk = replace(loaded, runner=runner), None
+
+    def _open(self) -> LoadedModel:
+        if self._loaded is None:
+            raise UsageError("The model was closed; load it again with fewbit.load.")
+        return self._loaded
+
+
+def load(
+    model: str | Path,
+    settings: RunSettings = RUN_SETTINGS,
+    *,
+    draft: Literal["none", "ngram"] = "none",
+    progress: Progress = silent,
+) -> Model:
+    """Make a model ready to generate.
+
+    Args:
+        model: a GGUF file, a Hugging Face folder or an artefact of fewbit; or a name as `fewbit
+            pull` takes it, such as `smollm2-135m`, which is fetched into the cache if it is not
+            there yet.
+        settings: how it is to be run: threads, context, type of the KV cache, and so on.
+        draft: `ngram` speculates with the text so far; what is generated stays the same, bit for
+            bit.
+        progress: called while a model is fetched, with bytes done and bytes there are.
+
+    Raises:
+        MissingError: there is no such model, or it lacks a tensor or its tokenizer.
+        DownloadError: it could not be fetched.
+        BadFileError, UnsupportedError: it cannot be used; the message says why.
+        KernelError: no kernel can run a matrix.
+        UsageError: an argument that cannot be, or more memory than there is.
+    """
+    _speculation(draft)  # refuses what is none before anything is fetched
+    if not isinstance(settings, RunSettings):
+        raise UsageError(
+            f"settings is of type {type(settings).__name__}; give a fewbit.RunSettings."
+        )
+    return Model(load_model(located(model, progress), settings), settings, draft)
+
+
+def located(model: str | Path, progress: Progress = silent) -> Path:
+    """Return the path of what a user calls a model; a name is fetched first where it is not here.
+
+    Raises:
+        UsageError: neither a string nor a path.
+        MissingError, DownloadError: as `checkpoint.download.resolve`.
+    """
+    if isinstance(model, Path):
+        return model
+    if not isinstance(model, str):
+        raise UsageError(
+            f"The model is of type {type(model).__name__}; give a path, or a name such as "
+            "smollm2-135m."
+        )
+    return resolve(model, cache_root(os.environ), progress)
+
+
+def _speculation(draft: str) -> Speculation | None:
+    if draft not in ("none", "ngram"):
+        raise UsageError(f"draft is {draft!r}; choose none or ngram.")
+    return Speculation(NgramDraft(), _DRAFT_TOKENS) if draft == "ngram" else None
+
+
+def _require_whole(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, int):
+        raise RequestError(f"{name} is {value!r}; give a whole number, or None.")
+
+
+def _strings(stop: object) -> tuple[str, ...]:
+    if isinstance(stop, str):
+        return (stop,)
+    if not isinstance(stop, Sequence) or not all(isinstance(string, str) for string in stop):
+        raise RequestError(f"stop is {stop!r}; give a string or a list of strings.")
+    return tuple(stop)
+
+
+def _ids(loaded: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        return loaded.text_prompt(prompt)
+    messages = _checked_messages(prompt)
+    if loaded.template is None:
+        raise MissingError(
+            f"{loaded.runner.source.path} has no chat template; give the prompt as a string, or "
+            "load an instruct model."
+        )
+    return loaded.chat_prompt(messages)
+
+
+def _checked_messages(prompt: object) -> list[Message]:
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+        raise RequestError(
+            f"The prompt is of type {type(prompt).__name__}; give a string, or a list of messages "
+            'such as [{"role": "user", "content": "..."}].'
+        )
+    if not prompt:
+        raise RequestError("The prompt has no messages; give at least one.")
+    for number, message in enumerate(prompt):
+        is_text = isinstance(message, Mapping) and all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        )
+        if not is_text:
+            raise RequestError(
+                f"Message {number} of the prompt is {str(message)[:80]!r}; a message has the "
+                "strings `role` and `content`."
+            )
+    return list(prompt)
+
+
+def _checked_ids(runner: Runner, tokens: ArrayLike, first: int) -> NDArray[np.int32]:
+    try:
+        given = np.asarray(tokens)
+    except ValueError as error:
+        raise RequestError(f"The tokens are no row of ids ({error}); give a list of int.") from None
+    if given.size and given.dtype.kind not in "iu":
+        raise RequestError(f"The tokens are of type {given.dtype}; give token ids, integers.")
+    ids = runner.checked(given)
+    if not isinstance(first, int) or not 0 <= first < len(ids):
+        raise RequestError(
+            f"first is {first!r}, and the sequence has positions 0 to {len(ids) - 1}; give one of "
+            "them."
+        )
+    return ids
