@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     ROTATION = 5
     CALIBRATION = 6
     TUNING = 7
+    EXPORT = 8
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -35,6 +35,10 @@ COMMANDS = {
         "Quantize a model by a recipe and write it with its manifest.",
         "fewbit quantize smollm2-135m --recipe rtn-int4-g32 --out small",
     ),
+    "export": (
+        "Write a model in the format of another runtime.",
+        "fewbit export small --to gguf --out small.gguf",
+    ),
     "imatrix": (
         "Measure how strong each input of each layer is, for llama.cpp's quantizer or ours.",
         "fewbit imatrix smollm2-135m --out smollm2.imatrix.gguf",

@@ -13,6 +13,7 @@ Three kinds of format exist:
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -260,3 +261,28 @@ class QuantTensor:
             self.scales[rows] if per_row and self.scales is not None else self.scales,
             self.zeros[rows] if per_row and self.zeros is not None else self.zeros,
         )
+
+
+def join_rows(pieces: list[QuantTensor]) -> QuantTensor:
+    """Return the rows of all pieces, whose scales belong to rows."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    scales = [piece.scales for piece in pieces if piece.scales is not None]
+    zeros = [piece.zeros for piece in pieces if piece.zeros is not None]
+    return QuantTensor(
+        first.spec,
+        (sum(piece.shape[0] for piece in pieces), first.shape[1]),
+        np.concatenate([piece.codes for piece in pieces]),
+        np.concatenate(scales) if scales else None,
+        np.concatenate(zeros) if zeros else None,
+    )
+
+
+def digest(tensor: QuantTensor) -> str:
+    """Return the SHA-256 of codes, scales and zero points, one after the other, hexadecimal."""
+    running = hashlib.sha256()
+    for part in (tensor.codes, tensor.scales, tensor.zeros):
+        if part is not None:
+            running.update(np.ascontiguousarray(part).data)
+    return running.hexdigest()

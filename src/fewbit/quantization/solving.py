@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from fewbit.formats.activations import static_scale
 from fewbit.formats.affine import require_finite
 from fewbit.formats.distance import PIECE, piece_rows, pieces, relative, squares
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
-from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, join_rows
 from fewbit.methods.solution import Solution
 from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
@@ -118,15 +117,6 @@ def check_finite(tensor: QuantTensor, name: str) -> None:
             require_finite(decode_rows(tensor, rows), first_row=rows.start)
 
 
-def digest(tensor: QuantTensor) -> str:
-    """Return the SHA-256 of codes, scales and zero points, one after the other, hexadecimal."""
-    running = hashlib.sha256()
-    for part in (tensor.codes, tensor.scales, tensor.zeros):
-        if part is not None:
-            running.update(np.ascontiguousarray(part).data)
-    return running.hexdigest()
-
-
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """Some rows of a matrix, decoded, from row `start`."""
@@ -155,19 +145,3 @@ def _named(name: str) -> Iterator[None]:
         yield
     except NumericalError as error:
         raise NumericalError(f"{name}: {error}") from error
-
-
-def join_rows(pieces: list[QuantTensor]) -> QuantTensor:
-    """Return the rows of all pieces, whose scales belong to rows."""
-    first = pieces[0]
-    if len(pieces) == 1:
-        return first
-    scales = [piece.scales for piece in pieces if piece.scales is not None]
-    zeros = [piece.zeros for piece in pieces if piece.zeros is not None]
-    return QuantTensor(
-        first.spec,
-        (sum(piece.shape[0] for piece in pieces), first.shape[1]),
-        np.concatenate([piece.codes for piece in pieces]),
-        np.concatenate(scales) if scales else None,
-        np.concatenate(zeros) if zeros else None,
-    )

@@ -11,11 +11,11 @@ from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.mix import Progress
 from fewbit.formats.distance import relative_error
 from fewbit.formats.registry import F32, decode_rows, encode
-from fewbit.formats.spec import QuantTensor
+from fewbit.formats.spec import QuantTensor, digest
 from fewbit.program import Slot
 from fewbit.quantization.made import Made
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
-from fewbit.quantization.solving import Solved, check_finite, digest, solve_alone
+from fewbit.quantization.solving import Solved, check_finite, solve_alone
 from fewbit.records.manifest import Change
 from fewbit.tune import Job, TuneProgress, TuneSettings, TuneText, distill
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fewbit import __version__
 from fewbit.atomic import is_free, require_apart, write_bytes
 from fewbit.checkpoint.artefact import write_artefact
-from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts, TensorInfo
+from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
-from fewbit.errors import FaultError, OutputError, UnsupportedError
+from fewbit.errors import FaultError, OutputError
 from fewbit.formats.registry import F32, decode, encode, is_integer
-from fewbit.formats.spec import QuantTensor
-from fewbit.model.config import ModelConfig
-from fewbit.model.decoder import build_program
+from fewbit.formats.spec import QuantTensor, digest, join_rows
 from fewbit.model.facts import quantized_formats
-from fewbit.model.huggingface import from_huggingface, to_huggingface
+from fewbit.model.sidecars import sidecars
 from fewbit.model.weights import ModelSource, as_stored
+from fewbit.model.written import written_config
 from fewbit.program import Slot
 from fewbit.quantization.made import NOTHING_MADE, Made
 from fewbit.quantization.planned import Container, PlannedTensor, QuantizationPlan
-from fewbit.quantization.sidecars import sidecars
-from fewbit.quantization.solving import Solved, check_finite, digest, join_rows, solve_alone
+from fewbit.quantization.solving import Solved, check_finite, solve_alone
 from fewbit.records.base import to_json
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
@@ -261,50 +258,12 @@ def _write_folder(run: _Run, out: Path) -> None:
     facts = run.source.checkpoint.facts
     write_artefact(
         out,
-        config=_config(run.source),
+        config=written_config(run.source),
         sidecars=sidecars(facts),
         tensors=run.infos(),
         read=run.read,
         manifest=lambda: to_json(run.manifest()),
     )
-
-
-def _config(source: ModelSource) -> dict[str, Any]:
-    """Return config.json, which must give back the same model."""
-    facts = source.checkpoint.facts
-    if isinstance(facts, HuggingFaceFacts):
-        tied = from_huggingface(facts.config).tied
-        untied = {"tie_word_embeddings": False} if tied and not source.config.tied else {}
-        return {**facts.config, **untied}
-    config = to_huggingface(source.config)
-    if not _same_model(from_huggingface(config), source.config):
-        raise UnsupportedError(
-            f"The configuration of {source.path} has no exact form as config.json; write a GGUF "
-            "file instead, with rtn-q4_0 or rtn-q8_0."
-        )
-    return config
-
-
-def _same_model(config: ModelConfig, other: ModelConfig) -> bool:
-    """Say whether two configurations emit the same Program, its numbers as float32 holds them.
-
-    A GGUF file holds float32 numbers and rope divisors where config.json holds decimals and the
-    rule that gave them, so a frequency may be two roundings away.
-    """
-    ours, theirs = build_program(config).ops, build_program(other).ops
-    return len(ours) == len(theirs) and all(
-        type(op) is type(twin)
-        and all(_same(getattr(op, f.name), getattr(twin, f.name)) for f in fields(op))
-        for op, twin in zip(ours, theirs, strict=True)
-    )
-
-
-def _same(value: Any, other: Any) -> bool:
-    if isinstance(value, tuple) and isinstance(other, tuple):
-        return len(value) == len(other) and all(map(_same, value, other))
-    if isinstance(value, float) and isinstance(other, float):
-        return math.isclose(value, other, rel_tol=2.0**-22)
-    return bool(value == other)
 
 
 def _write_gguf(run: _Run, out: Path) -> None:

@@ -9,6 +9,7 @@ from fewbit.errors import MissingError
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import Record, from_json
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
+from fewbit.records.export import ExportRecord
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import Recipe
 from fewbit.records.tuning import TuneRecord
@@ -82,7 +83,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     fewbit_version: str
     source: SourceFacts
-    container: Literal["fewbit", "gguf"]
+    container: Literal["fewbit", "gguf", "hf", "compressed-tensors", "gptq", "awq", "torchao"]
     recipe: Recipe
     calibration: CalibrationFacts | None = None
     """None where no method needed it."""
@@ -99,6 +100,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """What was tuned on; None where nothing was."""
     tuned: TuneRecord | None = None
     """Settings, course and outcome of the tuning; None where there was none."""
+    export: ExportRecord | None = None
+    """How an artefact was written in another format; None where it is as it was made."""
     promised_bytes: int
     """Bytes of all tensors, as the plan had them."""
     tensor_bytes: int

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts
-from fewbit.quantization.sidecars import sidecars
+from fewbit.model.sidecars import sidecars
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.from_hugging_face import from_hugging_face
 from fewbit.tokens.identity import fingerprint

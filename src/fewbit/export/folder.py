@@ -1,0 +1,68 @@
+"""Folders in the layout of Hugging Face: configuration, sidecars, weights, manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fewbit.atomic import creating_folder, write_bytes
+from fewbit.checkpoint.artefact import MANIFEST
+from fewbit.checkpoint.checkpoint import GgufFacts
+from fewbit.checkpoint.detect import CONFIG
+from fewbit.checkpoint.huggingface import WEIGHTS
+from fewbit.checkpoint.safetensors_write import Part, write_safetensors
+from fewbit.export.job import Job
+from fewbit.model.sidecars import sidecars
+from fewbit.model.weights import ModelSource
+from fewbit.model.written import written_config
+from fewbit.records.export import AbsentTensor
+
+_METADATA = {"format": "pt"}
+"""What transformers asks for in a file's header."""
+
+
+def write_folder(
+    job: Job,
+    changes: Mapping[str, Any],
+    parts: Sequence[Part],
+    content: Iterable[tuple[str, NDArray[Any]]],
+) -> None:
+    """Write a folder; it appears when everything is in it, the manifest last, or not at all.
+
+    Args:
+        job: the export.
+        changes: what config.json says beside the model's own configuration.
+        parts: every entry of the safetensors file.
+        content: the data of every entry, in any order, made from `job.read` one slot at a time.
+
+    Raises:
+        OutputError: the folder is not empty or cannot be written.
+        UnsupportedError: the model has no exact form as config.json.
+        BadFileError: the source's tokenizer cannot be read.
+    """
+    facts = job.source.checkpoint.facts
+    config = {**written_config(job.source), **changes}
+    with creating_folder(job.out) as partial:
+        write_bytes(partial / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
+        for name, file in sidecars(facts).items():
+            write_bytes(partial / name, file)
+        write_safetensors(partial / WEIGHTS, parts, content, _METADATA)
+        write_bytes(partial / MANIFEST, job.manifest_json())
+
+
+def left_out(source: ModelSource) -> tuple[AbsentTensor, ...]:
+    """Return the tensors that a folder of another format does not have: those without a slot.
+
+    What a configuration says instead, and a tied table's second copy, are among them.
+    """
+    used = {stored.name for stored in source.slots.values()}
+    gguf = isinstance(source.checkpoint.facts, GgufFacts)
+    reason = "the Program does not use it" + (", and it has no name here" if gguf else "")
+    return tuple(
+        AbsentTensor(source=name, reason=reason)
+        for name in source.checkpoint.tensors
+        if name not in used
+    )

@@ -1,0 +1,109 @@
+"""One export at work: tensors given to the writer one by one, and the record of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fewbit.atomic import is_free, require_apart
+from fewbit.errors import NumericalError, OutputError
+from fewbit.export.conversion import convert
+from fewbit.export.manifest import Written, manifest_of
+from fewbit.export.plan import PlannedExport
+from fewbit.export.target import ExportSettings
+from fewbit.formats.spec import QuantTensor, digest
+from fewbit.model.weights import ModelSource
+from fewbit.program import Slot
+from fewbit.records.base import to_json
+from fewbit.records.manifest import Manifest, manifest_path
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+class Job:
+    """A plan being carried out.
+
+    A writer reads every slot once, in an order of its own, and asks for the manifest after the
+    last.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedExport,
+        out: Path,
+        settings: ExportSettings,
+        progress: Progress = lambda _what, _done, _all: None,
+    ) -> None:
+        self.planned = planned
+        self.out = out
+        self.settings = settings
+        self._progress = progress
+        self._written: dict[Slot, Written] = {}
+
+    @property
+    def source(self) -> ModelSource:
+        """What is exported."""
+        return self.planned.source
+
+    def read(self, slot: Slot) -> QuantTensor:
+        """Return a slot's tensor in the format of its holding, as the Program has it.
+
+        Its conversion is recorded, and the source's pages are let go.
+
+        Raises:
+            NumericalError: a value is beyond the format's range; the message names the tensor.
+        """
+        holding = self.planned.holdings[slot]
+        try:
+            converted = convert(self.source.read(slot), holding.format)
+        except NumericalError as error:
+            raise NumericalError(f"{self.source.info(slot).name}: {error}") from error
+        tensor = converted.tensor
+        self._written[slot] = Written(tensor.nbytes, digest(tensor), converted.relative_error)
+        self.source.release(slot)
+        self._progress("exporting", len(self._written), len(self.planned.holdings))
+        return tensor
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of the export; every slot has been read."""
+        return manifest_of(self.planned, self._written)
+
+    def manifest_json(self) -> bytes:
+        """Return the manifest as the file's content."""
+        return to_json(self.manifest())
+
+
+def export(
+    planned: PlannedExport,
+    out: Path,
+    settings: ExportSettings,
+    progress: Progress = lambda _what, _done, _all: None,
+) -> Manifest:
+    """Carry a plan out, and return the manifest that was written with it.
+
+    The source is only read; the export appears as a whole or not at all.
+
+    Raises:
+        NumericalError: a value is beyond its format's range; says where.
+        OutputError: `out` exists, lies in the source, or cannot be written.
+        UnsupportedError: as the target's writer says.
+    """
+    require_free(planned, out)
+    job = Job(planned, out, settings, progress)
+    planned.target.write(job)
+    return job.manifest()
+
+
+def require_free(planned: PlannedExport, out: Path) -> None:
+    """Check that an export may be written.
+
+    Raises:
+        OutputError: `out` or its manifest exists already, or lies in the source.
+    """
+    require_apart(out, planned.source.path)
+    folder = planned.target.container == "folder"
+    taken = [] if folder and is_free(out) else [out, manifest_path(out)]
+    for path in taken:
+        if path.exists():
+            raise OutputError(f"{path} exists already; remove it or choose another output.")

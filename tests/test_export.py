@@ -1,0 +1,149 @@
+"""Plans, refusals and manifests of exports, with the plain Hugging Face target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+
+from fewbit.cli.app import run
+from fewbit.errors import OutputError, UsageError
+from fewbit.export.cost import expected_error
+from fewbit.export.job import export
+from fewbit.export.plan import plan_export, require_held
+from fewbit.export.target import ExportSettings
+from fewbit.export.targets import find_target
+from fewbit.formats.registry import decode, parse_format
+from fewbit.model.weights import open_model
+from fewbit.quantization import quantize
+from fewbit.recipes import find
+from fewbit.records.manifest import read_manifest
+
+SETTINGS = ExportSettings()
+
+
+def folder(path: Path, name: str = "llama") -> Path:
+    return write_huggingface(path / name, CONFIGS[name], random_weights(CONFIGS[name]))
+
+
+def artefact(path: Path, recipe: str = "rtn-int4-g32", name: str = "llama") -> Path:
+    with open_model(folder(path, name)) as source:
+        quantize(source, find(recipe), path / "artefact")
+    return path / "artefact"
+
+
+def exported(source: Path, out: Path, to: str = "hf", settings: ExportSettings = SETTINGS):
+    with open_model(source) as model:
+        return export(plan_export(model, find_target(to, settings)), out, settings)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "mixtral", "qwen3-moe"])
+def test_a_gguf_file_becomes_a_folder_of_equal_values(tmp_path, name):
+    source = write_gguf(tmp_path / "m.gguf", CONFIGS[name], random_weights(CONFIGS[name]))
+    exported(source, tmp_path / "out")
+    with open_model(source) as one, open_model(tmp_path / "out") as other:
+        assert one.slots.keys() == other.slots.keys()
+        for slot in one.slots:
+            np.testing.assert_array_equal(decode(one.read(slot)), decode(other.read(slot)))
+
+
+def test_integers_become_floats_only_when_asked(tmp_path):
+    source = artefact(tmp_path)
+    with open_model(source) as model:
+        planned = plan_export(model, find_target("hf", SETTINGS))
+        with pytest.raises(UsageError, match=r"int4-g32 to bf16.*--requantize"):
+            require_held(planned)
+    manifest = exported(source, tmp_path / "out")
+    with open_model(source) as one, open_model(tmp_path / "out") as other:
+        for slot in one.slots:
+            before, after = decode(one.read(slot)), decode(other.read(slot))
+            # bf16 keeps 8 bits: half a unit in the last place of each value.
+            np.testing.assert_allclose(after, before, rtol=2.0**-8)
+            norm = np.linalg.norm(after - before) / np.linalg.norm(before)
+            assert manifest.export.errors.get(slot, 0.0) == pytest.approx(norm, rel=1e-3, abs=1e-9)
+
+
+def test_a_manifest_is_continued(tmp_path):
+    source = artefact(tmp_path)
+    before = read_manifest(source)
+    after = exported(source, tmp_path / "out")
+    assert read_manifest(tmp_path / "out") == after
+    assert (after.source, after.recipe, after.container) == (before.source, before.recipe, "hf")
+    old = {entry.slot: entry for entry in before.tensors}
+    for entry in after.tensors:
+        first, second = old[entry.slot].relative_error, after.export.errors.get(entry.slot, 0.0)
+        assert entry.method == old[entry.slot].method
+        assert entry.relative_error == pytest.approx(first + second * (1 + first))
+
+
+def test_the_manifest_of_a_source_without_one(tmp_path):
+    source = folder(tmp_path)
+    manifest = exported(source, tmp_path / "out")
+    assert manifest.recipe.name == "export-hf"
+    with open_model(source) as model:
+        assert {entry.source for entry in manifest.tensors} == set(model.checkpoint.tensors)
+    assert manifest.export.plan.changed == ()
+
+
+def test_an_unused_tensor_is_declared_absent(tmp_path):
+    weights = {**random_weights(CONFIGS["llama"]), "mtp.extra": np.ones((4, 4), np.float32)}
+    source = write_huggingface(tmp_path / "extra", CONFIGS["llama"], weights)
+    manifest = exported(source, tmp_path / "out")
+    absent = [entry.source for entry in manifest.tensors if entry.status == "absent"]
+    assert absent == ["mtp.extra"]
+
+
+def test_an_existing_output_is_left_alone(tmp_path):
+    source, out = folder(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("keep")
+    with pytest.raises(OutputError, match="exists already"):
+        exported(source, out)
+    assert [p.name for p in out.iterdir()] == ["mine"]
+
+
+def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
+    source = folder(tmp_path)
+    monkeypatch.setattr("fewbit.export.job.Job.manifest_json", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        exported(source, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["llama"]
+
+
+def test_expected_errors_follow_from_the_formats():
+    four, five, bf16 = (parse_format(n) for n in ("int4-g32", "int5-g32", "bf16"))
+    assert expected_error(four, parse_format("q4_0"), 64) == 0.0
+    assert expected_error(four, parse_format("q5_0"), 64) == 0.0
+    # Uniform in the last place: 2^-9 / sqrt(3) of each value at most, and about 0.75 of it.
+    assert 0.5 * 2.0**-9 < expected_error(parse_format("f32"), bf16, 96) < 2.0**-9
+    assert 0.02 < expected_error(five, parse_format("int4-g64"), 128) < 0.2
+
+
+def test_the_command(tmp_path, capsys):
+    source, out = str(artefact(tmp_path)), str(tmp_path / "out")
+    assert run(["export", source, "--to", "hf", "--plan", "--json", "-"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["target"] == "hf" and any(tensor["reason"] for tensor in plan["tensors"])
+    assert run(["export", source, "--to", "hf", "--out", out]) == 2
+    assert "--requantize" in capsys.readouterr().err
+    assert not Path(out).exists()
+    assert run(["export", source, "--to", "hf", "--out", out, "--requantize"]) == 0
+    assert "exporting" in capsys.readouterr().err
+    assert json.loads((Path(out) / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "onnx"], "there are"),
+        (["--to", "hf"], "--out is missing"),
+        (["--to", "hf", "--split-size", "2GB", "--out", "x"], "--split-size is for"),
+        (["--to", "hf", "--split-size", "much", "--out", "x"], "is no size"),
+    ],
+)
+def test_wrong_flags(tmp_path, capsys, arguments, message):
+    assert run(["export", str(folder(tmp_path)), *arguments]) == 2
+    assert message in capsys.readouterr().err
