@@ -1,5 +1,6 @@
 """Formats for a number of bytes: the size, the fused matrices, and never worse than uniform."""
 
+import dataclasses
 import math
 from collections import defaultdict
 
@@ -147,6 +148,17 @@ def test_what_is_probed_together_gets_one_format(gguf_source, monkeypatch):
     for sites in (("q", "k", "v"), ("gate", "up")):
         assert all(len(found) == 1 for found in formats_by_group(recipe, *sites))
     assert record.notes == ("matrices that read the same input were probed together",)
+
+
+def test_of_a_large_model_some_layers_are_probed(gguf_source, monkeypatch):
+    monkeypatch.setattr(allocation, "MANY_WEIGHTS", 1)
+    settings = dataclasses.replace(SETTINGS, probe_layers=1)
+    asked = wish(gguf_source, file_target(gguf_source, 6.5))
+    _, record = allocate(asked, WINDOWS, rounded, settings)
+    unknown = {one.slots[0] for one in record.sensitivities if one.divergence is None}
+    assert unknown == {f"layers.2.{site}.weight" for site in ("q", "o", "gate", "down")}
+    assert all(one.smoothed > 0 for one in record.sensitivities)
+    assert record.notes[1] == "layers 0, 1 were probed, and the others reckoned by depth"
 
 
 def test_bits_are_of_all_weights(folder_source):

@@ -17,8 +17,10 @@ from fewbit.quantization.sensitivity import (
     Unit,
     format_errors,
     measure,
+    probed_layers,
     smooth,
     units,
+    unprobed,
 )
 
 WINDOWS = [np.random.default_rng(1).integers(0, 320, 60).astype(np.int32) for _ in range(6)]
@@ -158,3 +160,32 @@ def test_a_unit_that_changes_nothing_is_left_alone():
     some = [*made([0.1, 0.2, 0.3], 0.1), replace(made([0.0], 0.0)[0], errors={"s0": 0.0})]
     assert smooth(some)[3].smoothed == 0
     assert some[3].of("s0") == 0
+
+
+def test_layers_between_those_probed_get_the_course():
+    depths = np.arange(28)
+    truth = np.exp(-5 + 0.1 * depths - 0.004 * depths**2)
+    layers = probed_layers(28, 10)
+    assert len(layers) == 11 and {0, 1, 27} <= layers
+    measured = made(truth, 0.1)
+    seen = [m if i in layers else replace(m, divergence=None) for i, m in enumerate(measured)]
+    seen[5] = replace(seen[5], errors={"s5": 3.0})
+    found = np.array([one.smoothed for one in smooth(seen)])
+    assert found == pytest.approx(truth * np.where(depths == 5, 3, 1))
+    without = [replace(one, divergence=None) for one in measured[2:]]
+    few = [one.smoothed for one in smooth([*measured[:2], *without])]
+    assert few[:2] == pytest.approx(truth[:2])
+    assert few[2:] == pytest.approx([np.sqrt(truth[0] * truth[1])] * 26)
+
+
+def test_every_layer_of_a_small_model_is_probed():
+    assert probed_layers(3, 10) == {0, 1, 2}
+
+
+def test_what_is_not_probed_has_the_same_error(source, model, measured):
+    for one in measured:
+        found = unprobed(source, model, one.unit)
+        assert found.divergence is None
+        # Up to 128 of a matrix's 320 rows at most are taken; errors of random rows differ by
+        # sqrt(2 / 64 columns), so their mean by 2% and hardly ever by 8%.
+        assert found.error == pytest.approx(one.error, rel=0.08)

@@ -25,7 +25,7 @@ from fewbit.calibrate.mix import Progress
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
 from fewbit.model.weights import ModelSource
-from fewbit.program import Slot
+from fewbit.program import OUTSIDE, Slot
 from fewbit.quantization.choices import (
     FOLDER_FORMATS,
     GGUF_FORMATS,
@@ -46,8 +46,10 @@ from fewbit.quantization.sensitivity import (
     Sensitivity,
     format_errors,
     measure,
+    probed_layers,
     smooth,
     units,
+    unprobed,
 )
 from fewbit.quantization.target import Budget, Target, budget_of
 from fewbit.quantization.trial import MANY_WEIGHTS, Builder
@@ -63,6 +65,8 @@ class AllocationSettings:
 
     probe_windows: int = 6
     """Of the windows, the first so many measure single matrices, the others whole choices."""
+    probe_layers: int = 10
+    """How many layers of a large model are probed, and the second one."""
     formats: tuple[str, ...] = ()
     """Names to choose from; empty for all that the container takes."""
     threads: int | None = None
@@ -130,7 +134,9 @@ class _Work:
     def sensitivities(self) -> tuple[Sensitivity, ...]:
         """Probe every matrix that can be chosen for, and smooth what was measured."""
         every = units(self.model.program, together=self.together)
-        probed = [unit for unit in every if all(self._fitting(slot) for slot in unit.slots)]
+        chosen = [unit for unit in every if all(self._fitting(slot) for slot in unit.slots)]
+        known = {unit.site for unit in chosen if unit.layer in self.layers}
+        probed = [u for u in chosen if u.layer in self.layers or u.site not in known]
         found = measure(
             self.wish.source,
             self.model,
@@ -138,7 +144,8 @@ class _Work:
             self.settings.probe_windows,
             lambda done: self.progress("measuring sensitivity", done, len(probed)),
         )
-        return smooth(found)
+        others = [unit for unit in chosen if unit not in probed]
+        return smooth((*found, *(unprobed(self.wish.source, self.model, unit) for unit in others)))
 
     def groups(self, measured: Sequence[Sensitivity]) -> tuple[Group, ...]:
         """Return what is chosen together, with options of each."""
@@ -153,6 +160,13 @@ class _Work:
                 found.append(group)
                 self.progress("reckoning formats", len(found), len(together))
         return tuple(found)
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """The layers that are probed, tables outside of them included."""
+        layers = self.wish.source.config.layers
+        most = self.settings.probe_layers if self.together else layers
+        return probed_layers(layers, most) | {OUTSIDE}
 
     @property
     def together(self) -> bool:
@@ -317,6 +331,9 @@ class _Found:
         notes = []
         if self.work.together:
             notes.append("matrices that read the same input were probed together")
+        if any(one.divergence is None for one in self.sensitivities):
+            layers = ", ".join(map(str, sorted(self.work.layers - {OUTSIDE})))
+            notes.append(f"layers {layers} were probed, and the others reckoned by depth")
         if self.work.wish.base.transforms or self.work.wish.base.tune:
             notes.append("the choices were compared without the recipe's transforms and tuning")
         return AllocationRecord(

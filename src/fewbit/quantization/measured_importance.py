@@ -38,7 +38,7 @@ def measure_importance(
     """
     program, pool = build_program(source.config), thread_pool(threads)
     found: dict[Slot, InputStatistics] = {}
-    total = len(cuts(program))
+    total = sum(len(cut.slots) for cut in cuts(program))
 
     def visit(cut: Cut, inputs: CutInput) -> None:
         progress(f"measuring {cut.slots[0]}", len(found), total)

@@ -10,6 +10,8 @@ of what the column is multiplied with.
 A measurement on few tokens is uncertain. Logarithms of divergence over error of one kind of matrix
 (q, down, ...) follow a parabola over depth closely; what a measurement deviates from it is kept in
 the ratio of the deviations' variance to that plus the measurements' own (James and Stein, 1961).
+In a large model only some layers are probed, and the matrices of the others get what the parabola
+says at their depth.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ class Sensitivity:
     """What a unit's rounding to the probe format did."""
 
     unit: Unit
-    divergence: float
-    """Nats per token."""
+    divergence: float | None
+    """Nats per token; None where the unit was not probed."""
     deviation: float
     """Standard error over windows; 0 with one window."""
     errors: Mapping[Slot, float]
@@ -109,6 +111,18 @@ def units(program: Program, *, together: bool) -> tuple[Unit, ...]:
     )
 
 
+def probed_layers(layers: int, most: int) -> frozenset[int]:
+    """Return the layers that are probed of so many: `most` evenly spaced ones, ends included.
+
+    The second layer is one more of them: in many models its MLP makes the activations that dwarf
+    all others, and no course over depth foresees that (empirical: Sun et al. 2024, "Massive
+    activations in large language models").
+    """
+    if layers <= most:
+        return frozenset(range(layers))
+    return frozenset({1, *np.linspace(0, layers - 1, most).round().astype(int).tolist()})
+
+
 def measure(
     source: ModelSource,
     model: ProbeModel,
@@ -143,18 +157,30 @@ def measure(
     return tuple(found)
 
 
+def unprobed(source: ModelSource, model: ProbeModel, unit: Unit) -> Sensitivity:
+    """Return a unit with its error in the probe format, reckoned from some of its rows."""
+    errors = {}
+    for slot in unit.slots:
+        weight, rows = _sampled(source, slot)
+        by_column = _column_errors(weight, _nearest(weight, parse_format(PROBE), None))
+        counts = model.squares.get(slot, np.ones(weight.shape[1]))
+        errors[slot] = float(by_column @ counts) * rows / len(weight)
+    return Sensitivity(unit, None, 0.0, errors)
+
+
 def smooth(measured: Sequence[Sensitivity]) -> tuple[Sensitivity, ...]:
-    """Draw each measurement towards its site's course over depth, as the module says."""
+    """Draw each measurement towards its site's course over depth, as the module says.
+
+    What was not probed gets the course itself.
+    """
     sites: dict[str, list[int]] = defaultdict(list)
     for index, one in enumerate(measured):
-        if one.divergence > 0 and one.error > 0:
+        if one.error > 0 and one.divergence != 0:
             sites[one.unit.site].append(index)
     found = list(measured)
     for members in sites.values():
-        logs = np.array([np.log(measured[i].divergence / measured[i].error) for i in members])
-        depths = np.array([float(measured[i].unit.layer) for i in members])
-        noise = [(measured[i].deviation / measured[i].divergence) ** 2 for i in members]
-        for i, log in zip(members, _drawn(logs, depths, float(np.mean(noise))), strict=True):
+        chosen = [measured[i] for i in members]
+        for i, log in zip(members, _course(chosen), strict=True):
             found[i] = replace(measured[i], smoothed=float(np.exp(log)) * measured[i].error)
     return tuple(found)
 
@@ -173,9 +199,7 @@ def format_errors(
         formats: formats with a grid that divide its columns.
         importance: float64 [inputs], what an error in a column counts; None: 1 each.
     """
-    rows = source.outline(slot).shape[0]
-    chosen = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLED_ROWS)).astype(np.intp))
-    weight = decode_rows(source.read(slot), chosen)
+    weight, _ = _sampled(source, slot)
     counts = np.ones(weight.shape[1]) if importance is None else importance
     base = float(_column_errors(weight, _nearest(weight, parse_format(PROBE), None)) @ counts)
     found = []
@@ -225,23 +249,38 @@ def _column_errors(
     return np.asarray(np.einsum("rc,rc->c", error, error), np.float64)
 
 
-def _drawn(
-    logs: NDArray[np.float64], depths: NDArray[np.float64], noise: float
-) -> NDArray[np.float64]:
-    """Return measurements drawn to a fit over depth; with too few of them as they are.
+def _sampled(source: ModelSource, slot: Slot) -> tuple[NDArray[np.float32], int]:
+    """Return evenly spaced rows of a matrix, and how many it has."""
+    rows = source.outline(slot).shape[0]
+    chosen = np.unique(np.linspace(0, rows - 1, min(rows, _SAMPLED_ROWS)).astype(np.intp))
+    return decode_rows(source.read(slot), chosen), rows
 
-    `noise` is the mean variance of a measurement: of a few windows each single one says little.
+
+def _course(members: Sequence[Sensitivity]) -> NDArray[np.float64]:
+    """Return the logarithm of divergence over error of units of one site, drawn to a course.
+
+    With too few measurements for one they stay as they are, and their mean serves the others. What
+    measured nothing at all does nothing: the logarithm of 0.
     """
-    if len(logs) < 3:
-        return logs
+    probed = [one for one in members if one.divergence]
+    logs = np.array([np.log(one.divergence / one.error) for one in probed if one.divergence])
+    if not probed:
+        return np.full(len(members), -np.inf)
+    depths = np.array([float(one.unit.layer) for one in members])
+    was = np.array([bool(one.divergence) for one in members])
     degree = 2 if len(logs) >= _LEAST_FOR_DEPTH else 0
-    scaled = depths / max(float(np.abs(depths).max()), 1.0)
-    design = np.vander(scaled, degree + 1)
-    course = design @ np.linalg.lstsq(design, logs, rcond=None)[0]
-    left = logs - course
+    design = np.vander(depths / max(float(np.abs(depths).max()), 1.0), degree + 1)
+    found = np.asarray(design @ np.linalg.lstsq(design[was], logs, rcond=None)[0])
+    if len(logs) < 3:
+        found[was] = logs
+        return found
+    noise = float(
+        np.mean([(one.deviation / one.divergence) ** 2 for one in probed if one.divergence])
+    )
+    left = logs - found[was]
     variance = max(0.0, float(left @ left) / (len(logs) - degree - 1) - noise)
-    kept = variance / (variance + noise) if noise else 1.0
-    return np.asarray(course + kept * left)
+    found[was] += left * (variance / (variance + noise) if noise else 1.0)
+    return found
 
 
 def _read(op: object) -> object:

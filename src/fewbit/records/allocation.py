@@ -11,13 +11,14 @@ class SlotSensitivity(Record, frozen=True, kw_only=True):
     """What rounding some matrices, and nothing else, does to the model's output."""
 
     slots: tuple[str, ...]
-    divergence: float
-    """Mean KL(source || source with these matrices in the probe format), nats per token."""
+    divergence: float | None
+    """Mean KL(source || source with these matrices in the probe format), nats per token; None where
+    it was not measured."""
     deviation: float
     """Its standard error over the probe's windows; NaN-free: 0 with one window."""
     smoothed: float
     """The divergence that was reckoned with, drawn towards that of other layers' matrices of the
-    kind by as much as it is uncertain."""
+    kind by as much as it is uncertain; where there is none, what these say of its depth."""
 
 
 class MeasuredChoice(Record, frozen=True, kw_only=True):
