@@ -110,7 +110,7 @@ def test_a_configuration_that_is_refused_names_its_file(tmp_path):
         open_model(folder)
 
 
-@pytest.mark.parametrize("stated", [{"quant_method": "gptq", "bits": 4}, {}, "awq"])
+@pytest.mark.parametrize("stated", [{"quant_method": "bitsandbytes"}, {}, "awq"])
 def test_weights_packed_by_another_tool_are_refused_by_name(tmp_path, stated):
     with pytest.raises(UnsupportedError, match="is quantized by the method"):
         open_model(folder_of(tmp_path, "llama", quantization_config=stated))

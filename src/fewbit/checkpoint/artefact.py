@@ -177,6 +177,11 @@ class ArtefactCheckpoint(ClosedByWith):
         """Every tensor by its Hugging Face name: encoded ones first, in the order written."""
         return MappingProxyType(self._infos)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is left out."""
+        return ()
+
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as read-only views of the file; raises MissingError without one."""
         info = self._info(name)

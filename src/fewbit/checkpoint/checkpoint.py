@@ -28,6 +28,8 @@ class TensorInfo:
     """How the layer's input is to be rounded, where the format is an integer one."""
     input_scale: float | None = None
     """The calibrated scale of the layer's input, a float32 number; `Activations.STATIC` has one."""
+    note: str = ""
+    """In words: what `read` gives otherwise than it is stored, such as scales rounded to fp16."""
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -74,6 +76,11 @@ class Checkpoint(Protocol):
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every stored tensor by its stored name, in file order."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences: what the files hold beside tensors that is left out."""
         ...
 
     def read(self, name: str) -> QuantTensor:

@@ -53,6 +53,11 @@ class GgufCheckpoint(ClosedByWith):
         """Every tensor by name, in the order of the header."""
         return MappingProxyType(self._infos)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is left out."""
+        return ()
+
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as read-only views of the file; raises MissingError without one."""
         return self._stored(name).view(self._file)

@@ -204,6 +204,11 @@ class HuggingFaceCheckpoint(ClosedByWith):
         """Every tensor by name, shard after shard."""
         return MappingProxyType(self._infos)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is left out."""
+        return ()
+
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as read-only views of its file; raises MissingError without one."""
         return self._file(name).read(name)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from fewbit.checkpoint import awq, compressed_config, gptq
 from fewbit.checkpoint.artefact import ArtefactCheckpoint
 from fewbit.checkpoint.checkpoint import Checkpoint
+from fewbit.checkpoint.compressed_tensors import open_compressed
 from fewbit.checkpoint.detect import Kind, detect
 from fewbit.checkpoint.gguf_read import GgufCheckpoint
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
+from fewbit.checkpoint.packed_folder import QUANTIZATION
+from fewbit.errors import UnsupportedError
+
+_PACKED: Mapping[str, Callable[[HuggingFaceCheckpoint], Checkpoint]] = MappingProxyType(
+    {
+        compressed_config.METHOD: open_compressed,
+        gptq.METHOD: gptq.open_gptq,
+        awq.METHOD: awq.open_awq,
+    }
+)
+"""By `quant_method`, what reads a folder whose weights another tool packed."""
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -24,6 +39,30 @@ def open_checkpoint(path: Path) -> Checkpoint:
         case Kind.GGUF:
             return GgufCheckpoint(path)
         case Kind.HUGGING_FACE:
-            return HuggingFaceCheckpoint(path)
+            return _open_folder(path)
         case Kind.FEWBIT:
             return ArtefactCheckpoint(path)
+
+
+def _open_folder(path: Path) -> Checkpoint:
+    folder = HuggingFaceCheckpoint(path)
+    try:
+        return _unpacked(folder)
+    except BaseException:
+        folder.close()
+        raise
+
+
+def _unpacked(folder: HuggingFaceCheckpoint) -> Checkpoint:
+    """Return a folder whose packed weights, if it has any, are tensors like others."""
+    stated = folder.facts.config.get(QUANTIZATION)
+    if stated is None:
+        return folder
+    method = stated.get("quant_method") if isinstance(stated, Mapping) else None
+    if not isinstance(method, str) or method not in _PACKED:
+        raise UnsupportedError(
+            f"{folder.path} is quantized by the method {str(method)[:80]!a}, which is not "
+            f"supported; supported are {', '.join(_PACKED)}, plain weights, artefacts of fewbit "
+            "and GGUF files."
+        )
+    return _PACKED[method](folder)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+import msgspec
+
 from fewbit.errors import KernelError
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import ModelSource
@@ -29,7 +31,7 @@ def bind(source: ModelSource, program: Program, choose: Choose) -> Binding:
         if is_vector(slot):
             continue
         try:
-            kernels[slot] = choose(slot, source.outline(slot))
+            kernels[slot] = _noted(choose(slot, source.outline(slot)), source.note(slot))
         except KernelError as error:
             refused.setdefault(str(error).replace(slot, "", 1), []).append(str(error))
     if refused:
@@ -41,6 +43,12 @@ def is_vector(slot: Slot) -> bool:
     """Return whether a slot holds a norm's weight or a bias, which no kernel multiplies by."""
     site, kind = slot.split(".")[-2:]
     return kind == "bias" or site.endswith("_norm")
+
+
+def _noted(record: KernelRecord, note: str) -> KernelRecord:
+    """Add to a record what of the weights is read otherwise than it is stored."""
+    notes = "; ".join(filter(None, (note, record.note)))
+    return msgspec.structs.replace(record, note=notes)
 
 
 class _LazyTensors(Mapping[Slot, QuantTensor]):

@@ -129,6 +129,8 @@ def _hazards(source: ModelSource, tokenizer: Tokenizer | None) -> Iterator[Hazar
             name="unused_tensors",
             meaning=f"{len(source.unused)} stored tensors take no part in the model: {shown}.",
         )
+    for note in source.checkpoint.notes:
+        yield Hazard(name="left_out", meaning=note)
     if chat_template_of(source) is None:
         yield Hazard(
             name="no_chat_template",

@@ -246,7 +246,7 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     memory = plan_memory(source.config, program, binding.kernels.values(), pages)
     require_room(memory)
     if settings.executor == "reference":
-        loading = LoadRecord(memory=memory, seconds=0.0)
+        loading = LoadRecord(memory=memory, notes=source.checkpoint.notes, seconds=0.0)
         return Runner(source, binding, ReferenceExecutor(binding, pages), loading, context)
     executor, loading = _load_native(source, binding, pages, settings, memory)
     return Runner(source, binding, executor, loading, context)
@@ -323,7 +323,7 @@ def _load_native(
     isa = demand(settings.isa, settings.kernel).isa
     kept = find_kept(source, binding, threads)
     executor = NativeExecutor(kept.bound(binding), pages=pages, threads=threads, isa=isa)
-    notes, written = [kept.note], ""
+    notes, written = [*source.checkpoint.notes, kept.note], ""
     if settings.keep_packed and not kept.matrices:
         notes.append(keep(kept, executor.matrices))
         written = "" if notes[-1] else str(kept.path)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,10 @@ class ModelSource:
     def input_scale(self, slot: Slot) -> float | None:
         """Return the calibrated scale of the input of a slot's layer, where there is one."""
         return self.info(slot).input_scale
+
+    def note(self, slot: Slot) -> str:
+        """Return, in words, what of a slot's tensor is read otherwise than it is stored."""
+        return self.info(slot).note
 
     def release(self, slot: Slot) -> None:
         """Tell the system that the mapped pages of a slot's tensor are not needed for now."""
@@ -165,23 +169,11 @@ def interleaved_rows(heads: int, head_dim: int) -> NDArray[np.intp]:
 def _read_config(checkpoint: Checkpoint) -> ModelConfig:
     facts = checkpoint.facts
     if not isinstance(facts, GgufFacts):
-        _refuse_other_methods(facts.config, checkpoint.path)
         return from_huggingface(facts.config, str(checkpoint.path / "config.json"))
     divisors: tuple[float, ...] = ()
     if ROPE_DIVISORS in checkpoint.tensors:
         divisors = tuple(float(d) for d in decode(checkpoint.read(ROPE_DIVISORS)).reshape(-1))
     return from_gguf(facts.metadata, checkpoint.tensors, divisors, str(checkpoint.path))
-
-
-def _refuse_other_methods(config: Mapping[str, Any], path: Path) -> None:
-    """Refuse weights packed by another tool, whose tensors would seem to be missing."""
-    stated = config.get("quantization_config")
-    method = stated.get("quant_method") if isinstance(stated, Mapping) else None
-    if stated is not None and method != "fewbit":
-        raise UnsupportedError(
-            f"{path} is quantized by the method {str(method)[:80]!r}, which is not supported; "
-            "supported are plain weights, artefacts of fewbit and GGUF files."
-        )
 
 
 def _huggingface_place(config: ModelConfig, slot: Slot, tensors: Collection[str]) -> StoredWeight:

@@ -1,0 +1,117 @@
+"""Hugging Face folders whose weights another tool packed, seen through their plain names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
+from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
+from fewbit.checkpoint.mapped import ClosedByWith
+from fewbit.checkpoint.missing import missing_tensor
+from fewbit.checkpoint.packed_weight import PackedWeight
+from fewbit.formats.spec import QuantTensor
+from fewbit.records.loading import FileStamp
+
+QUANTIZATION = "quantization_config"
+"""Where config.json says how the weights are packed."""
+
+
+class PackedFolder(ClosedByWith):
+    """A folder whose packed weights are tensors like others.
+
+    `facts` leave out how the weights are packed, since the tensors say it.
+
+    Args:
+        folder: the opened folder.
+        weights: every packed weight; what they are made from is not listed on its own.
+        left_out: stored tensors that nothing here reads.
+        notes: sentences about these.
+    """
+
+    def __init__(
+        self,
+        folder: HuggingFaceCheckpoint,
+        weights: Sequence[PackedWeight],
+        left_out: Sequence[str] = (),
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._folder = folder
+        self._notes = notes
+        self._weights = {weight.info.name: weight for weight in weights}
+        self._infos = _infos(folder.tensors, weights, left_out)
+        config = {k: v for k, v in folder.facts.config.items() if k != QUANTIZATION}
+        self._facts = replace(folder.facts, config=config)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def facts(self) -> HuggingFaceFacts:
+        """Configuration and tokenizer."""
+        return self._facts
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor by its plain name; a packed one stands where its first part lies."""
+        return MappingProxyType(self._infos)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is stored and not read."""
+        return self._notes
+
+    def read(self, name: str) -> QuantTensor:
+        """Return a tensor, a packed one in its format; raises MissingError without one."""
+        weight = self._weights.get(name)
+        if weight is not None:
+            return weight.make()
+        return self._folder.read(self._known(name))
+
+    def release(self, name: str) -> None:
+        """Let the system drop the pages of a tensor's parts."""
+        for part in self._parts(name):
+            self._folder.release(part)
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of the tensor's bytes, hexadecimal; of several parts, of their own."""
+        parts = self._parts(name)
+        if len(parts) == 1:
+            return self._folder.digest(parts[0])
+        digests = "".join(f"{part} {self._folder.digest(part)}\n" for part in parts)
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """Return those of the configuration and of every file of weights."""
+        return self._folder.stamps()
+
+    def close(self) -> None:
+        """Let go of the files; views stay valid."""
+        self._folder.close()
+
+    def _parts(self, name: str) -> tuple[str, ...]:
+        weight = self._weights.get(name)
+        return (self._known(name),) if weight is None else weight.parts
+
+    def _known(self, name: str) -> str:
+        if name not in self._infos:
+            raise missing_tensor(self.path, name, self._infos)
+        return name
+
+
+def _infos(
+    stored: Mapping[str, TensorInfo], weights: Sequence[PackedWeight], left_out: Sequence[str]
+) -> dict[str, TensorInfo]:
+    of_part = {part: weight.info for weight in weights for part in weight.parts}
+    hidden = set(left_out)
+    infos: dict[str, TensorInfo] = {}
+    for name, info in stored.items():
+        if name not in hidden:
+            shown = of_part.get(name, info)
+            infos.setdefault(shown.name, shown)
+    return infos
