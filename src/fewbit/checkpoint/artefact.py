@@ -17,12 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.atomic import creating_folder, write_bytes
 from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
-from fewbit.checkpoint.detect import CONFIG, QUANT_METHOD
+from fewbit.checkpoint.detect import CONFIG
 from fewbit.checkpoint.huggingface import WEIGHTS, config_stamp, read_facts
 from fewbit.checkpoint.mapped import ClosedByWith, quoted
 from fewbit.checkpoint.missing import missing_tensor
@@ -32,11 +33,14 @@ from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError, FaultError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
+from fewbit.records.artefact import ArtefactConfig
 from fewbit.records.kernels import Activations
 from fewbit.records.loading import FileStamp
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+PLAIN = ArtefactConfig(format_version=FORMAT_VERSION)
+"""Of an artefact whose tensors say everything."""
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -61,31 +65,38 @@ def write_artefact(  # noqa: PLR0913
     tensors: Sequence[TensorInfo],
     read: Callable[[str], QuantTensor],
     manifest: Callable[[], bytes],
+    stated: ArtefactConfig = PLAIN,
 ) -> None:
     """Write an artefact; the folder appears when everything is in it, or not at all.
 
     Args:
         folder: must not exist, or be empty.
-        config: the model's Hugging Face configuration; what marks an artefact is added to it.
+        config: the model's Hugging Face configuration.
         sidecars: further files by name, such as `tokenizer.json`.
         tensors: every tensor under its Hugging Face name.
         read: gives each tensor when its turn comes; only one is held at a time.
         manifest: gives the content of `manifest.json`, asked for after the last tensor.
+        stated: what marks an artefact, which is added to its configuration.
 
     Raises:
         OutputError: the folder is not empty or cannot be written.
         FaultError: `read` gives another format or size than announced.
     """
-    marked = {
-        **config,
-        "quantization_config": {"quant_method": QUANT_METHOD, "format_version": FORMAT_VERSION},
-    }
+    marked = {**config, "quantization_config": _without_defaults(stated)}
     with creating_folder(folder) as partial:
         write_bytes(partial / CONFIG, json.dumps(marked, indent=2).encode() + b"\n")
         for name, content in sidecars.items():
             write_bytes(partial / name, content)
         _write_weights(partial / WEIGHTS, tensors, read)
         write_bytes(partial / MANIFEST, manifest())
+
+
+def _without_defaults(stated: ArtefactConfig) -> dict[str, Any]:
+    """Return the fields that say something, so that older versions can read what they know."""
+    fields: dict[str, Any] = msgspec.to_builtins(stated)
+    named = ("quant_method", "format_version")
+    defaults = msgspec.to_builtins(PLAIN)
+    return {k: v for k, v in fields.items() if k in named or v != defaults[k]}
 
 
 def _write_weights(
@@ -148,8 +159,7 @@ class ArtefactCheckpoint(ClosedByWith):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._facts = read_facts(path)
-        _check_version(path, self._facts.config)
+        self._facts = _read_facts(path)
         for name in (WEIGHTS, MANIFEST):
             if not (path / name).is_file():
                 raise MissingError(
@@ -224,13 +234,27 @@ def _scales(
     return found[info.name + SCALES].view(kind)
 
 
-def _check_version(path: Path, config: Mapping[str, Any]) -> None:
-    version = config["quantization_config"].get("format_version")
+def _read_facts(path: Path) -> HuggingFaceFacts:
+    """Read the JSON files, and of the configuration what marks an artefact."""
+    facts = read_facts(path)
+    stated = _stated(path, facts.config["quantization_config"])
+    return replace(facts, mlp_rotation=stated.mlp_rotation, kv_scales=stated.kv_scales)
+
+
+def _stated(path: Path, fields: Mapping[str, Any]) -> ArtefactConfig:
+    version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise UnsupportedError(
             f"{path} is an artefact of format version {version!r}; this fewbit reads version "
             f"{FORMAT_VERSION}, so use the release that wrote it."
         )
+    try:
+        return msgspec.convert(fields, ArtefactConfig)
+    except msgspec.ValidationError as error:
+        raise BadFileError(
+            f"{path / CONFIG}: the quantization_config cannot be used ({quoted(str(error))}); it "
+            "is damaged, or of a later version."
+        ) from error
 
 
 def _read_infos(file: SafetensorsFile) -> dict[str, TensorInfo]:

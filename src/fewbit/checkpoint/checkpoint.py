@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 from fewbit.checkpoint.gguf_types import MetadataType
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.records.kernels import Activations
+from fewbit.records.kv import KvScales
 from fewbit.records.loading import FileStamp
 
 
@@ -46,6 +47,11 @@ class HuggingFaceFacts:
     tokenizer_json: bytes | None
     tokenizer_config: Mapping[str, Any] | None
     chat_template: str | None
+    mlp_rotation: int = 0
+    """Elements of each block of a down projection's input that a Hadamard matrix rotates; 0 where
+    none does."""
+    kv_scales: KvScales | None = None
+    """Static scales of keys and values that are stored with the model."""
 
 
 @dataclass(frozen=True)

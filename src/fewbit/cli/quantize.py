@@ -98,15 +98,16 @@ def _settings(
     """Return the settings, with the calibration windows that the recipe needs."""
     from fewbit.calibrate.mix import calibration_windows
     from fewbit.quantization import QuantizeSettings, needs_text
+    from fewbit.quantization.pipeline import runs_with_text
 
     calibration, tuning = options
     given, windows = calibration.importance(), None
-    if given is not None and calibration.calibration and recipe.tune is None:
+    if given is not None and calibration.calibration and not runs_with_text(recipe):
         raise UsageError(
             "Both --imatrix and --calibration are given, and the recipe is solved with one of "
             "them; leave one out."
         )
-    if needs_text(recipe) and (given is None or calibration.calibration or recipe.tune):
+    if needs_text(recipe) and (given is None or runs_with_text(recipe)):
         windows = calibration_windows(source, calibration.settings(threads), progress)
     return QuantizeSettings(
         calibration=windows,

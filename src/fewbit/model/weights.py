@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.checkpoint.checkpoint import Checkpoint, GgufFacts, TensorInfo
+from fewbit.checkpoint.checkpoint import Checkpoint, GgufFacts, HuggingFaceFacts, TensorInfo
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
 from fewbit.formats.registry import F32, FLOATS, decode, encode
@@ -32,6 +32,7 @@ from fewbit.model.huggingface import from_huggingface
 from fewbit.model.places import StoredWeight, expert_in_gguf, fused_huggingface
 from fewbit.program import Slot
 from fewbit.records.kernels import Activations
+from fewbit.records.kv import KvScales
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class ModelSource:
     def path(self) -> Path:
         """The file or folder."""
         return self.checkpoint.path
+
+    @property
+    def kv_scales(self) -> KvScales | None:
+        """Static scales of keys and values that are stored with the model."""
+        facts = self.checkpoint.facts
+        return facts.kv_scales if isinstance(facts, HuggingFaceFacts) else None
 
     def info(self, slot: Slot) -> TensorInfo:
         """Return what is stored for a slot; of experts that share a tensor, the slot's part."""
@@ -133,6 +140,7 @@ def source_of(checkpoint: Checkpoint) -> ModelSource:
     for slot, shape in shapes.items():
         _check_shape(checkpoint, slots[slot], shape)
     _check_routers(checkpoint, slots)
+    _check_kv_scales(checkpoint, config)
     unused = _unused(checkpoint, config, slots)
     return ModelSource(config, checkpoint, slots, unused)
 
@@ -208,6 +216,17 @@ def _check_shape(checkpoint: Checkpoint, stored: StoredWeight, shape: tuple[int,
         raise BadFileError(
             f"{checkpoint.path}: the tensor '{stored.name}' has shape {tuple(info.shape)}, but the "
             f"configuration calls for {wanted}; one of them is damaged, fetch the model again."
+        )
+
+
+def _check_kv_scales(checkpoint: Checkpoint, config: ModelConfig) -> None:
+    facts = checkpoint.facts
+    scales = facts.kv_scales if isinstance(facts, HuggingFaceFacts) else None
+    if scales is not None and not scales.fits(config.layers, config.kv_heads):
+        raise BadFileError(
+            f"{checkpoint.path}: the scales of keys and values are not one positive number for "
+            f"each of {config.kv_heads} heads in {config.layers} layers; the file is damaged, "
+            "write it again."
         )
 
 

@@ -64,7 +64,7 @@ class BoundModel:
         if self._segment is None or self._segment[0] != ops:
             self._segment = None  # so that two segments' weights never lie in memory together
             chosen = replace(self.program, ops=tuple(self.program.ops[i] for i in ops))
-            binding = self._binding(self.program, chosen.slots())
+            binding = self.binding(self.program, chosen.slots())
             self._segment = ops, Segment(binding, ops, threads=self._pool)
         return self._segment[1].run(lengths, given, wanted, tokens, into)
 
@@ -74,12 +74,16 @@ class BoundModel:
         if self._expert is None or self._expert[0] != expert:
             self._segment = self._expert = None
             program = inner_program(op, number, x.shape[1])
-            binding = self._binding(program, program.slots())
+            binding = self.binding(program, program.slots())
             self._expert = expert, Segment(binding, slice(None), threads=self._pool)
         return self._expert[1].run([len(x)], {"x": x}, ["activation"])["activation"]
 
-    def _binding(self, program: Program, slots: Sequence[Slot]) -> Binding:
-        """Return a Program with some slots filled."""
+    def binding(self, program: Program, slots: Sequence[Slot]) -> Binding:
+        """Return a Program with some slots filled with the tensors that stand for them now.
+
+        Raises:
+            KernelError: no kernel can run a matrix.
+        """
         tensors = {slot: self._tensor(slot) for slot in slots}
         kernels = {slot: self._kernel(slot) for slot in tensors if not is_vector(slot)}
         return Binding(program, tensors, kernels, self._source.release)

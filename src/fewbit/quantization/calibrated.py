@@ -23,7 +23,6 @@ from fewbit.quantization.resume import SolvedStore
 from fewbit.quantization.solving import Solved, solve, solve_alone, solve_with
 from fewbit.quantization.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
-from fewbit.records.kernels import Activations
 from fewbit.runtime.native import thread_pool
 
 Progress = Callable[[int, int, str], None]
@@ -114,7 +113,5 @@ class _Walker:
     def _take(self, slot: Slot, solved: Solved) -> None:
         self.solved[slot] = solved
         if self._solving.inputs == "quantized":
-            rounding = self._of[slot].activations
-            if rounding is Activations.STATIC and solved.input_scale is None:
-                rounding = Activations.INT8  # a table that is looked up only, for now
+            rounding = self._of[slot].rounding(solved.input_scale)
             self.model.replace(slot, solved.tensor, rounding, solved.input_scale)

@@ -9,6 +9,7 @@ from fewbit.program import Slot
 from fewbit.quantization.solving import Solved
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
+from fewbit.records.kv import KvScales
 from fewbit.records.manifest import Change
 from fewbit.records.tuning import TuneRecord
 
@@ -30,6 +31,7 @@ class Made:
     tuning: tuple[Change, ...] = ()
     tuning_text: CalibrationFacts | None = None
     tune_record: TuneRecord | None = None
+    kv_scales: KvScales | None = None
 
 
 NOTHING_MADE = Made()

@@ -19,10 +19,12 @@ from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.quantization.calibrated import Solving, solve_plan
 from fewbit.quantization.importance import GivenImportance, solve_given
+from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.made import Made
 from fewbit.quantization.planned import QuantizationPlan
 from fewbit.quantization.planning import plan
 from fewbit.quantization.resume import SolvedStore, WorkKey, hashed, work_folder
+from fewbit.quantization.solving import solve_rest
 from fewbit.quantization.transforming import Walking, apply_transforms, fingerprints, need_text
 from fewbit.quantization.tuning import tuned
 from fewbit.quantization.writing import container_of, require_free, write
@@ -101,17 +103,24 @@ def execute(
     with _work(planned, out, settings, progress) as store:
         made = _solve(planned, made, settings, store, progress)
         made = _tune(planned, made, settings, store, progress)
+        made = _measure_kv(planned, made, settings, progress)
         return _write(planned, out, made, progress)
 
 
 def needs_text(recipe: Recipe) -> bool:
-    """Return whether a recipe's method, transforms or tuning need calibration text."""
-    return _solves_with_text(recipe) or need_text(recipe.transforms) or recipe.tune is not None
+    """Return whether a recipe's method, transforms, tuning or KV scales need calibration text."""
+    return _solves_with_text(recipe) or runs_with_text(recipe)
+
+
+def runs_with_text(recipe: Recipe) -> bool:
+    """Return whether something beside the method runs the model over calibration text."""
+    beside = recipe.tune is not None or recipe.kv is not None
+    return beside or need_text(recipe.transforms)
 
 
 def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
-    given = settings.importance is not None and not need_text(recipe.transforms)
-    if settings.calibration is None and needs_text(recipe) and not (given and not recipe.tune):
+    given = settings.importance is not None and not runs_with_text(recipe)
+    if settings.calibration is None and needs_text(recipe) and not given:
         raise UsageError(
             f"The recipe '{recipe.name}' looks at what layers read; give a text with --calibration."
         )
@@ -209,6 +218,25 @@ def _tune(
     chosen = settings.tuning or TuneSettings(what=Tuned(what))
     folder = store.folder / "tune"
     return tuned(planned, made, text, chosen, folder=folder, progress=progress)
+
+
+def _measure_kv(
+    planned: QuantizationPlan, made: Made, settings: QuantizeSettings, progress: Progress
+) -> Made:
+    form, text = planned.recipe.kv, settings.calibration
+    if form is None or text is None:
+        return made
+    pool = thread_pool(settings.threads or available_cores())
+    made = replace(made, solved={**solve_rest(planned, made.solved), **made.solved})
+    scales = measure_kv(
+        planned,
+        made.solved,
+        form,
+        text,
+        pool,
+        progress=lambda done, all_: progress("measuring keys and values", done, all_),
+    )
+    return replace(made, kv_scales=scales, calibration=text.facts)
 
 
 def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress) -> Manifest:

@@ -53,6 +53,15 @@ class PlannedTensor:
             0 if self.status == "absent" else encoded_bytes(self.format, self.source.matrix_shape)
         )
 
+    def rounding(self, input_scale: float | None) -> Activations:
+        """Return how the layer's input is rounded, given its calibrated scale.
+
+        Static without a scale is a table that is looked up only, whose input is never rounded.
+        """
+        if self.activations is Activations.STATIC and input_scale is None:
+            return Activations.INT8
+        return self.activations
+
     @property
     def label(self) -> str:
         """What the tensor is called in an error: its name, and the expert's number."""

@@ -197,6 +197,11 @@ class _Planner:
 def _check_container(source: ModelSource, recipe: Recipe, container: Container) -> None:
     if container is not Container.GGUF:
         return
+    if recipe.kv is not None:
+        raise UnsupportedError(
+            f"The recipe '{recipe.name}' measures scales of keys and values ({recipe.kv.value}), "
+            "which a GGUF file has no place for; write a folder instead, or leave kv out."
+        )
     for rule in recipe.rules:
         if rule.activations is not Activations.INT8:
             raise UnsupportedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, join_rows
 from fewbit.methods.solution import Solution
 from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
+from fewbit.program import Slot
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.records.kernels import Activations
 
@@ -100,6 +101,12 @@ def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
         method = METHODS[method].without_inputs
     stored = planned.source.read(tensor.slot)
     return solve(stored, tensor.format, method, tensor.label)
+
+
+def solve_rest(planned: QuantizationPlan, solved: Mapping[Slot, Solved]) -> dict[Slot, Solved]:
+    """Return the matrices of a plan that are to be quantized and are not solved yet, alone."""
+    rest = (t for t in planned.tensors if t.status == "quantized" and t.slot not in solved)
+    return {tensor.slot: solve_alone(planned, tensor) for tensor in rest}
 
 
 def check_finite(tensor: QuantTensor, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fewbit import __version__
 from fewbit.atomic import is_free, require_apart, write_bytes
-from fewbit.checkpoint.artefact import write_artefact
+from fewbit.checkpoint.artefact import FORMAT_VERSION, write_artefact
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
@@ -27,6 +27,7 @@ from fewbit.program import Slot
 from fewbit.quantization.made import NOTHING_MADE, Made
 from fewbit.quantization.planned import Container, PlannedTensor, QuantizationPlan
 from fewbit.quantization.solving import Solved, check_finite, solve_alone
+from fewbit.records.artefact import ArtefactConfig
 from fewbit.records.base import to_json
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
@@ -151,6 +152,7 @@ class _Run:
             tuning=self.made.tuning,
             tuning_text=self.made.tuning_text,
             tuned=self.made.tune_record,
+            kv_scales=self.made.kv_scales,
             promised_bytes=planned.promised_bytes,
             tensor_bytes=sum(entry.bytes for entry in entries),
             bits_per_weight=planned.bits_per_weight,
@@ -231,7 +233,7 @@ def _stored_infos(planned: QuantizationPlan, made: Made) -> list[TensorInfo]:
         whole = planned.source.checkpoint.tensors[first.source.name]
         shape = whole.shape if planned.container is Container.GGUF else first.source.shape
         scale = _input_scale(parts, made)
-        rounding = _rounding(first, scale)
+        rounding = first.rounding(scale)
         infos.append(TensorInfo(name, first.format, shape, size, rounding, scale))
     return infos
 
@@ -242,16 +244,9 @@ def _input_scale(parts: Sequence[PlannedTensor], made: Made) -> float | None:
     return max((s.input_scale for s in solved if s.input_scale is not None), default=None)
 
 
-def _rounding(tensor: PlannedTensor, input_scale: float | None) -> Activations:
-    """Return how a layer's input is rounded; static without a scale is a table, which has none."""
-    if tensor.activations is Activations.STATIC and input_scale is None:
-        return Activations.INT8
-    return tensor.activations
-
-
 def _recorded_activations(tensor: PlannedTensor, input_scale: float | None) -> Activations | None:
     is_matrix = tensor.slot and len(tensor.source.shape) > 1
-    return _rounding(tensor, input_scale) if is_matrix and is_integer(tensor.format) else None
+    return tensor.rounding(input_scale) if is_matrix and is_integer(tensor.format) else None
 
 
 def _write_folder(run: _Run, out: Path) -> None:
@@ -259,6 +254,7 @@ def _write_folder(run: _Run, out: Path) -> None:
     write_artefact(
         out,
         config=written_config(run.source),
+        stated=ArtefactConfig(format_version=FORMAT_VERSION, kv_scales=run.made.kv_scales),
         sidecars=sidecars(facts),
         tensors=run.infos(),
         read=run.read,

@@ -11,6 +11,7 @@ from fewbit.records.base import Record, from_json
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.export import ExportRecord
 from fewbit.records.kernels import Activations
+from fewbit.records.kv import KvScales
 from fewbit.records.recipe import Recipe
 from fewbit.records.tuning import TuneRecord
 
@@ -102,6 +103,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Settings, course and outcome of the tuning; None where there was none."""
     export: ExportRecord | None = None
     """How an artefact was written in another format; None where it is as it was made."""
+    kv_scales: KvScales | None = None
+    """Static scales of keys and values; None where the recipe asks for none."""
     promised_bytes: int
     """Bytes of all tensors, as the plan had them."""
     tensor_bytes: int

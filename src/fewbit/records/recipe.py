@@ -7,6 +7,7 @@ from typing import Literal
 
 from fewbit.records.base import Record
 from fewbit.records.kernels import Activations
+from fewbit.records.kv import KvForm
 
 
 class Role(Enum):
@@ -55,3 +56,5 @@ class Recipe(Record, frozen=True, kw_only=True):
     """Function-preserving transforms that come before solving, in order."""
     tune: Tune | None = None
     """What is tuned by distillation after solving."""
+    kv: KvForm | None = None
+    """What static scales of keys and values are measured for; None for no scales."""
