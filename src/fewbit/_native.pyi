@@ -273,3 +273,14 @@ def search_scales(
     shifts: bool,
     isa: str | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]: ...
+def factor_hessian(
+    pool: ThreadPool,
+    *,
+    gram: NDArray[np.float32],
+    order: NDArray[np.int64],
+    unit: float,
+    diagonal: NDArray[np.float64],
+    feedback: NDArray[np.float32],
+    variance: NDArray[np.float32],
+    isa: str | None = None,
+) -> bool: ...

@@ -12,6 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "executor/thread_pool.h"
+#include "solvers/factor.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -25,6 +26,10 @@ using MutableTiles = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::c
 using CodeTiles = nb::ndarray<uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using Groups = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableFactor = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using MutableVector = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Order = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Diagonal = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void require(bool holds, const char* message) {
   if (!holds) throw std::invalid_argument(message);
@@ -38,7 +43,7 @@ bool shaped(const Array& array, int64_t tiles, int64_t columns) {
 }
 
 const RoundingKernels& kernels_named(const std::optional<std::string>& isa) {
-  return isa ? rounding_kernels(isa_named(*isa)) : best_rounding_kernels();
+  return rounding_kernels(isa ? isa_named(*isa) : best_rounding_isa());
 }
 
 // Calls job(tile) for every tile, the tiles dealt out to the pool's threads.
@@ -131,6 +136,25 @@ nb::tuple search_scales(ThreadPool& pool, const Tiles& targets, int64_t first,
   return nb::make_tuple(scales, offsets);
 }
 
+// Whether the matrix is positive definite; only then do the results mean anything.
+bool factor(ThreadPool& pool, const Factor& matrix, const Order& order, double unit,
+            const Diagonal& diagonal, const MutableFactor& feedback, const MutableVector& variance,
+            const std::optional<std::string>& isa) {
+  const size_t columns = matrix.shape(0);
+  require(matrix.shape(1) == columns && order.shape(0) == columns && diagonal.shape(0) == columns &&
+              feedback.shape(0) == columns && feedback.shape(1) == columns &&
+              variance.shape(0) == columns && columns > 0,
+          "the matrix must be square, and the rest as wide");
+  for (size_t j = 0; j < columns; ++j)
+    require(order.data()[j] >= 0 && order.data()[j] < static_cast<int64_t>(columns),
+            "the order names a row that the matrix does not have");
+  const Permuted input{matrix.data(), static_cast<int64_t>(columns), order.data(), unit,
+                       diagonal.data()};
+  const Isa chosen = isa ? isa_named(*isa) : best_rounding_isa();
+  const nb::gil_scoped_release release;
+  return factor_lower(input, {feedback.data(), variance.data()}, chosen, pool);
+}
+
 }  // namespace
 
 void bind_rounding(nb::module_& module) {
@@ -142,6 +166,8 @@ void bind_rounding(nb::module_& module) {
              "origin"_a, "first"_a, "levels"_a, "midpoints"_a.none(), "isa"_a = nb::none());
   module.def("search_scales", &search_scales, "pool"_a, "targets"_a, "first"_a, nb::kw_only(),
              "importance"_a, "low"_a, "high"_a, "shifts"_a, "isa"_a = nb::none());
+  module.def("factor_hessian", &factor, "pool"_a, nb::kw_only(), "gram"_a, "order"_a, "unit"_a,
+             "diagonal"_a, "feedback"_a, "variance"_a, "isa"_a = nb::none());
 }
 
 }  // namespace fewbit

@@ -34,6 +34,9 @@ struct GramKernels {
 // all with the same bits: p = fma(x_i, x_j, p) over the rows of a block, then g = g + p.
 const GramKernels& gram_kernels(Isa isa);
 
+// The best of an instruction set whose products are float32.
+const GramKernels& float_gram_kernels(Isa isa);
+
 // Rows of a matrix [rows, columns]; where each block of at most kGramRows rows begins is counted
 // from the start of the sequence that it belongs to.
 struct GramInput {

@@ -49,4 +49,8 @@ const GramKernels& gram_kernels(Isa isa) {
   }
 }
 
+const GramKernels& float_gram_kernels(Isa isa) {
+  return gram_kernels(isa == Isa::kAmx ? Isa::kAvx512Vnni : isa);
+}
+
 }  // namespace fewbit

@@ -29,10 +29,10 @@ const RoundingKernels& rounding_kernels(Isa isa) {
   }
 }
 
-const RoundingKernels& best_rounding_kernels() {
+Isa best_rounding_isa() {
   for (const Isa isa : {Isa::kAvx512Vnni, Isa::kAvx2, Isa::kNeon})
-    if (isa_available(isa)) return rounding_kernels(isa);
-  return rounding_kernels(Isa::kPortable);
+    if (isa_available(isa)) return isa;
+  return Isa::kPortable;
 }
 
 }  // namespace fewbit

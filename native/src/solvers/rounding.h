@@ -64,7 +64,7 @@ struct RoundingKernels {
 
 const RoundingKernels& rounding_kernels(Isa isa);
 
-// Those of the best instruction set of this CPU.
-const RoundingKernels& best_rounding_kernels();
+// The best instruction set of this CPU that they are written for.
+Isa best_rounding_isa();
 
 }  // namespace fewbit

@@ -52,8 +52,11 @@ def gptq(
     require_finite(weight)
     assert statistics.gram is not None
     order = block_order(statistics.gram.diagonal(), layout.block)
-    factor = factorize(statistics, order)
-    tiles = RowTiles(np.take(weight, order, axis=1), factor.feedback, layout, thread_pool(threads))
+    pool = thread_pool(threads)
+    factor = statistics.derived(
+        ("factor", layout.block), lambda: factorize(statistics, order, pool)
+    )
+    tiles = RowTiles(np.take(weight, order, axis=1), factor.feedback, layout, pool)
     grid = _round_blocks(tiles, factor, order, form, layout)
     codes = np.take(tiles.codes, np.argsort(order), axis=1)
     return Solution(grids.join(codes, grid), factor.remarks)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class InputStatistics:
     remarks: tuple[str, ...] = ()
     """Sentences for the manifest on how they came about, such as that an expert was hardly
     reached."""
+    _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         inputs = self.squares.shape
@@ -43,6 +48,16 @@ class InputStatistics:
     def inputs(self) -> int:
         """The width of the layer's input."""
         return int(self.squares.shape[0])
+
+    def derived(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return what `make` made under this key: work that matrices with one input share.
+
+        It lives as long as these statistics, whose sums must not be changed behind it.
+        """
+        if key not in self._derived:
+            self._derived[key] = make()
+        found: _T = self._derived[key]
+        return found
 
     def scaled(self, factors: NDArray[np.floating]) -> InputStatistics:
         """Return the statistics of x / factors.
