@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from fewbit.errors import UsageError
+from fewbit.export.compressed_tensors import compressed_tensors
 from fewbit.export.hf import hf
 from fewbit.export.target import ExportSettings, Target
 
 TARGETS: Mapping[str, Callable[[ExportSettings], Target]] = MappingProxyType(
     {
         "hf": hf,
+        "compressed-tensors": compressed_tensors,
     }
 )
 """What makes each target from the user's settings; it refuses those that it does not have."""

@@ -1,0 +1,176 @@
+"""Folders of compressed-tensors, for vLLM, SGLang and transformers.
+
+What is stored is described in `checkpoint/compressed_tensors.py`, which reads it back. Integers go
+into pack-quantized, int8 by row whose inputs are int8 too into int-quantized (W8A8), fp8 into
+float-quantized and MXFP4 into mxfp4-pack-quantized. Scales keep their fp16: config.json names
+float16, since vLLM converts scales to the model's type, and bf16 would round them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.checkpoint.compressed_config import METHOD
+from fewbit.checkpoint.safetensors_write import Part
+from fewbit.errors import UsageError
+from fewbit.export.compressed_parts import content_of, parts_of
+from fewbit.export.compressed_scheme import Scheme, candidates, runtime_limits, scheme_of
+from fewbit.export.folder import left_out, write_folder
+from fewbit.export.layers import (
+    float_holding,
+    float_part,
+    is_table,
+    mixed_fusions,
+    module_of,
+    packed_slots,
+    patterns,
+    plain_modules,
+)
+from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.formats.registry import FLOATS
+from fewbit.formats.spec import NumberFormat
+from fewbit.model.binding import is_vector
+from fewbit.model.families import FAMILIES
+from fewbit.model.weights import ModelSource
+from fewbit.program import Slot
+from fewbit.records.export import AbsentTensor
+from fewbit.records.kernels import Activations
+
+if TYPE_CHECKING:
+    from fewbit.export.job import Job
+
+_MIXED = "mixed-precision"
+
+
+@dataclass(frozen=True)
+class CompressedTensorsTarget:
+    """Reads with vLLM, SGLang and transformers."""
+
+    dtype: NumberFormat
+    """What tables become."""
+    name: str = METHOD
+    container: Literal["folder"] = "folder"
+
+    def holding(self, source: ModelSource, slot: Slot) -> Holding:
+        """Return a matrix's own integers or fp8, others in the nearest; floats as they are."""
+        form = source.info(slot).format
+        if is_vector(slot) or is_table(slot) or form in FLOATS:
+            return float_holding(source, slot, self.dtype)
+        return held(source, slot, source.huggingface_name(slot), candidates(form))
+
+    def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
+        """Return the tensors without a slot."""
+        return left_out(source)
+
+    def notes(self, source: ModelSource) -> tuple[str, ...]:
+        """Say which type the model is to run in, and which roundings of inputs have no name."""
+        slots = [s for s in source.slots if self._packed(source, s)]
+        notes = [f"config.json names {_dtype(source)}, which is also the type of scales in vLLM."]
+        if FAMILIES[source.config.family].gemma:
+            notes[0] = (
+                "config.json names bfloat16, because the activations of Gemma exceed float16; vLLM "
+                "then rounds the fp16 scales to bfloat16."
+            )
+        rounded = sum(source.activations(s) is Activations.INT8 for s in slots)
+        if rounded:
+            notes.append(
+                f"{rounded} layers round their inputs to int8 per 32 here; that has no name there, "
+                "so they are written as weight-only."
+            )
+        return tuple(notes)
+
+    def refusals(
+        self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
+    ) -> tuple[str, ...]:
+        """Return what vLLM and SGLang would refuse."""
+        schemes = self._schemes(source, formats)
+        named = {slot: schemes[slot].title if slot in schemes else "floats" for slot in formats}
+        mixed = mixed_fusions(named)
+        limits = [limit for s in dict.fromkeys(schemes.values()) for limit in runtime_limits(s)]
+        return tuple(dict.fromkeys([mixed, *limits] if mixed else limits))
+
+    def write(self, job: Job) -> None:
+        """Write the folder."""
+        source, formats = job.source, job.planned.formats
+        schemes = self._schemes(source, formats)
+        parts: list[Part] = []
+        for slot, holding in job.planned.holdings.items():
+            if slot in schemes:
+                shape = source.info(slot).matrix_shape
+                parts += parts_of(module_of(holding.stored), schemes[slot], shape)
+            else:
+                parts.append(float_part(source, slot, holding))
+        changes = {
+            "dtype": _dtype(source),
+            "quantization_config": _config(source, formats, schemes),
+        }
+        write_folder(job, changes, parts, _content(job, schemes))
+
+    def _packed(self, source: ModelSource, slot: Slot) -> bool:
+        return bool(packed_slots({slot: self.holding(source, slot).format}))
+
+    def _schemes(
+        self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
+    ) -> dict[Slot, Scheme]:
+        return {
+            slot: scheme_of(formats[slot], source.activations(slot), source.input_scale(slot))
+            for slot in packed_slots(formats)
+        }
+
+
+def compressed_tensors(settings: ExportSettings) -> CompressedTensorsTarget:
+    """Return the target.
+
+    Raises:
+        UsageError: a setting that it does not have.
+    """
+    if settings.split_bytes is not None:
+        raise UsageError("--split-size is for --to gguf; leave it out.")
+    return CompressedTensorsTarget(settings.dtype)
+
+
+def _dtype(source: ModelSource) -> str:
+    return "bfloat16" if FAMILIES[source.config.family].gemma else "float16"
+
+
+def _config(
+    source: ModelSource, formats: Mapping[Slot, NumberFormat], schemes: Mapping[Slot, Scheme]
+) -> dict[str, Any]:
+    """Return the quantization_config: one group for each scheme."""
+    groups: dict[Scheme, list[str]] = {}
+    for slot, scheme in schemes.items():
+        groups.setdefault(scheme.shared, []).append(module_of(source.huggingface_name(slot)))
+    plain = plain_modules(source, formats)
+    everything = [*plain, *(name for names in groups.values() for name in names)]
+    containers = {scheme.container for scheme in groups}
+    return {
+        "quant_method": METHOD,
+        "format": containers.pop() if len(containers) == 1 else _MIXED,
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "ignore": list(patterns(plain, everything)),
+        "config_groups": {
+            f"group_{number}": {
+                "targets": ["Linear"] if len(groups) == 1 else list(patterns(names, everything)),
+                **scheme.described,
+            }
+            for number, (scheme, names) in enumerate(groups.items())
+        },
+    }
+
+
+def _content(job: Job, schemes: Mapping[Slot, Scheme]) -> Iterator[tuple[str, NDArray[Any]]]:
+    for slot, holding in job.planned.holdings.items():
+        tensor = job.read(slot)
+        if slot not in schemes:
+            yield holding.stored, tensor.codes
+            continue
+        module = module_of(holding.stored)
+        for part, array in content_of(tensor, schemes[slot]):
+            yield f"{module}.{part}", np.ascontiguousarray(array)

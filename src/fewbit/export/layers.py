@@ -1,0 +1,113 @@
+"""What the targets for servers share: modules, tables, and layers that are run as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from fewbit.checkpoint.checkpoint import TensorInfo
+from fewbit.checkpoint.safetensors_write import Part, plain_part
+from fewbit.export.hf import HuggingFaceTarget
+from fewbit.export.target import Holding
+from fewbit.formats.registry import FLOATS
+from fewbit.formats.spec import NumberFormat
+from fewbit.model.binding import is_vector
+from fewbit.model.weights import ModelSource
+from fewbit.program import Slot
+
+FUSED = (("q", "k", "v"), ("gate", "up"))
+"""Sites whose matrices vLLM and SGLang multiply as one."""
+
+_TABLES = ("embed.weight", "head.weight")
+_TABLE_REASON = "tables are floats here: most runtimes refuse quantized ones"
+
+
+def module_of(stored: str) -> str:
+    """Return the module of a stored weight: the name without `.weight`."""
+    return stored.removesuffix(".weight")
+
+
+def is_table(slot: Slot) -> bool:
+    """Return whether a slot is the input or the output table."""
+    return slot in _TABLES
+
+
+def float_holding(source: ModelSource, slot: Slot, dtype: NumberFormat) -> Holding:
+    """Return how a folder holds a vector, a table or a float matrix; integers become `dtype`."""
+    holding = HuggingFaceTarget(dtype).holding(source, slot)
+    if holding.reason and is_table(slot):
+        return replace(holding, reason=_TABLE_REASON)
+    return holding
+
+
+def float_part(source: ModelSource, slot: Slot, holding: Holding) -> Part:
+    """Return the entry of a tensor that is stored as floats."""
+    rows, columns = source.info(slot).matrix_shape
+    shape = (columns,) if is_vector(slot) else (rows, columns)
+    return plain_part(TensorInfo(holding.stored, holding.format, shape, holding.bytes))
+
+
+def fusions(slots: Iterable[Slot]) -> tuple[tuple[Slot, ...], ...]:
+    """Return the slots that are multiplied as one, an expert's among them."""
+    present = set(slots)
+    found = []
+    for slot in slots:
+        stem, site, kind = _cut(slot)
+        for sites in FUSED:
+            members = tuple(f"{stem}.{name}.{kind}" for name in sites)
+            if kind == "weight" and site == sites[0] and present.issuperset(members):
+                found.append(members)
+    return tuple(found)
+
+
+def mixed_fusions(formats: Mapping[Slot, object]) -> str:
+    """Say which layers that are run as one differ in what they have; "" where none do."""
+    mixed = [m for m in fusions(tuple(formats)) if len({formats[slot] for slot in m}) > 1]
+    if not mixed:
+        return ""
+    first = ", ".join(f"{slot} {formats[slot]}" for slot in mixed[0])
+    return (
+        f"vLLM and SGLang run q, k and v as one matrix, and gate and up, and refuse members of "
+        f"different formats: {len(mixed)} such ({first})."
+    )
+
+
+def packed_slots(formats: Mapping[Slot, NumberFormat]) -> tuple[Slot, ...]:
+    """Return the matrices that are not floats."""
+    return tuple(s for s, form in formats.items() if form not in FLOATS and not is_vector(s))
+
+
+def plain_modules(source: ModelSource, formats: Mapping[Slot, NumberFormat]) -> tuple[str, ...]:
+    """Return the linear modules that stay floats, an output table that is shared among them."""
+    slots = [s for s, form in formats.items() if form in FLOATS and not is_vector(s)]
+    names = [module_of(source.huggingface_name(s)) for s in slots if s != "embed.weight"]
+    head = module_of(source.huggingface_name("head.weight"))
+    return tuple(dict.fromkeys([head, *names] if source.config.tied else names))
+
+
+def patterns(chosen: Sequence[str], everything: Iterable[str]) -> tuple[str, ...]:
+    """Return names, with one pattern for those that differ in their numbers alone.
+
+    A pattern stands only for modules that are all chosen. It has at most two numbers (layer and
+    expert), each `[0-9]+`.
+    """
+    families: dict[str, list[str]] = {}
+    for name in everything:
+        families.setdefault(_family(name), []).append(name)
+    taken = set(chosen)
+    named: dict[str, None] = {}
+    for name in chosen:
+        family = families[_family(name)]
+        whole = len(family) > 1 and taken.issuperset(family)
+        named[f"re:^{_family(name)}$" if whole else name] = None
+    return tuple(named)
+
+
+def _family(name: str) -> str:
+    return re.sub(r"(?<=\\\.)[0-9]+(?=\\\.)", "[0-9]+", re.escape(name))
+
+
+def _cut(slot: Slot) -> tuple[str, str, str]:
+    *stem, site, kind = slot.split(".")
+    return ".".join(stem), site, kind

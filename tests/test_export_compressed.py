@@ -1,0 +1,238 @@
+"""Exports to compressed-tensors: value for value through its reader, and what config.json says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
+
+from fewbit.checkpoint.compressed_config import Targets, read_config
+from fewbit.checkpoint.safetensors_read import SafetensorsFile
+from fewbit.errors import UsageError
+from fewbit.export.compressed_scheme import Scheme, runtime_limits
+from fewbit.export.job import export
+from fewbit.export.layers import fusions, patterns
+from fewbit.export.plan import plan_export, require_held
+from fewbit.export.target import ExportSettings
+from fewbit.export.targets import find_target
+from fewbit.formats.registry import decode, parse_format
+from fewbit.model.binding import is_vector
+from fewbit.model.runner import RunSettings, runner_of
+from fewbit.model.weights import open_model
+from fewbit.quantization import quantize
+from fewbit.recipes import find
+from fewbit.records.kernels import Activations
+from fewbit.records.recipe import KEEP, Recipe, Role, Rule
+
+SETTINGS = ExportSettings()
+
+
+def artefact(path: Path, recipe: Recipe | str, name: str = "llama") -> Path:
+    source = write_huggingface(path / name, CONFIGS[name], random_weights(CONFIGS[name]))
+    made = find(recipe) if isinstance(recipe, str) else recipe
+    with open_model(source) as model:
+        quantize(model, made, path / "artefact")
+    return path / "artefact"
+
+
+def layers_in(form: str, activations: Activations = Activations.BF16, **other: str) -> Recipe:
+    """The layers in one format, some slots in another; tables kept."""
+    named = [Rule(match=m.replace("_", "."), format=f) for m, f in other.items()]
+    rule = Rule(role=Role.LINEAR, format=form, activations=activations)
+    return Recipe(name="test", method="rtn", rules=(*named, rule))
+
+
+def exported(source: Path, out: Path, to: str = "compressed-tensors"):
+    with open_model(source) as model:
+        planned = plan_export(model, find_target(to, SETTINGS))
+        export(planned, out, SETTINGS)
+    return planned.record
+
+
+def quantization(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())["quantization_config"]
+
+
+def assert_equal_models(one: Path, other: Path) -> None:
+    with open_model(one) as first, open_model(other) as second:
+        assert first.slots.keys() == second.slots.keys()
+        for slot in first.slots:
+            np.testing.assert_array_equal(decode(first.read(slot)), decode(second.read(slot)))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("int4-g32", "int4-g32-asym", "int4-row", "int4-row-asym", "int8-g32", "int8-row-asym"),
+        *("int2-g32", "int3-g32", "int3-g32-asym", "int5-row", "int6-g32-asym", "int7-g32"),
+        *("fp8_e4m3-row", "fp8_e4m3-tensor", "q4_0", "q8_0", "q5_0", "mxfp4"),
+    ],
+)
+def test_layers_come_back_value_for_value(tmp_path, form):
+    source = artefact(tmp_path, layers_in(form))
+    record = exported(source, tmp_path / "out")
+    assert record.changed == ()
+    assert_equal_models(source, tmp_path / "out")
+    groups = quantization(tmp_path / "out")["config_groups"]
+    assert [group["targets"] for group in groups.values()] == [["Linear"]]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family(tmp_path, name):
+    source = artefact(tmp_path, layers_in("int4-g32-asym"), name)
+    assert exported(source, tmp_path / "out").changed == ()
+    assert_equal_models(source, tmp_path / "out")
+    stated = quantization(tmp_path / "out")
+    with open_model(source) as model:
+        plain = {
+            model.huggingface_name(slot).removesuffix(".weight")
+            for slot in model.slots
+            if not is_vector(slot)
+            and slot != "embed.weight"
+            and model.info(slot).format.name == "f32"
+        }
+    assert set(stated["ignore"]) >= {p for p in plain if not any(c.isdigit() for c in p)}
+    assert "lm_head" in stated["ignore"]
+
+
+@pytest.mark.parametrize(
+    ("activations", "inputs"),
+    [
+        (Activations.TOKEN, ("token", True)),
+        (Activations.INT8, None),
+        (Activations.BF16, None),
+    ],
+)
+def test_int8_weights_keep_the_rounding_of_their_inputs(tmp_path, activations, inputs):
+    source = artefact(tmp_path, layers_in("int8-row", activations))
+    record = exported(source, tmp_path / "out")
+    group = quantization(tmp_path / "out")["config_groups"]["group_0"]
+    asked = group["input_activations"]
+    assert (asked and (asked["strategy"], asked["dynamic"])) == inputs
+    assert group["format"] == ("int-quantized" if inputs else "pack-quantized")
+    said = any("have no name there" in n or "has no name there" in n for n in record.notes)
+    assert said == (activations is Activations.INT8)
+    assert_equal_models(source, tmp_path / "out")
+    with open_model(tmp_path / "out") as model:
+        expected = Activations.TOKEN if inputs else Activations.BF16
+        assert model.activations("layers.0.q.weight") is expected
+
+
+def test_static_inputs_keep_their_scale():
+    scheme = Scheme(parse_format("int8-row"), Activations.STATIC, 0.5)
+    assert scheme.described["input_activations"]["strategy"] == "tensor"
+    assert not scheme.described["input_activations"]["dynamic"]
+    assert scheme.shared == Scheme(parse_format("int8-row"), Activations.STATIC)
+    assert list(runtime_limits(scheme)) == []
+
+
+def test_mixed_formats_become_groups_that_the_reader_tells_apart(tmp_path):
+    recipe = layers_in("int4-g32", layers_1_down_weight="int8-g32", layers_____o_weight="int8-row")
+    named = Rule(match="layers.*.o.weight", format="int8-row", activations=Activations.TOKEN)
+    recipe = Recipe(name="t", method="rtn", rules=(recipe.rules[0], named, recipe.rules[-1]))
+    source = artefact(tmp_path, recipe)
+    record = exported(source, tmp_path / "out")
+    assert_equal_models(source, tmp_path / "out")
+    stated = quantization(tmp_path / "out")
+    assert stated["format"] == "mixed-precision"
+    config = read_config(stated, "config.json")
+    targets = Targets(config, "config.json")
+    assert targets.of("model.layers.1.mlp.down_proj").weights.num_bits == 8
+    assert targets.of("model.layers.0.mlp.down_proj").weights.num_bits == 4
+    assert targets.of("model.layers.2.self_attn.o_proj").input_activations.scope == "token"
+    everything = {t for group in config.config_groups.values() for t in group.targets}
+    assert r"re:^model\.layers\.[0-9]+\.self_attn\.o_proj$" in everything
+    assert not any("run q, k and v as one" in sentence for sentence in record.refusals)
+
+
+def test_fused_layers_of_different_formats_are_said(tmp_path):
+    recipe = Recipe(
+        name="t",
+        method="rtn",
+        rules=(
+            Rule(match="layers.0.k.weight", format="int8-g32"),
+            Rule(match="layers.1.up.weight", format=KEEP),
+            Rule(role=Role.LINEAR, format="int4-g32"),
+        ),
+    )
+    record = exported(artefact(tmp_path, recipe), tmp_path / "out")
+    said = next(s for s in record.refusals if "refuse members of different formats" in s)
+    assert "2 such (layers.0.q.weight int4-g32, layers.0.k.weight int8-g32" in said
+
+
+def test_tables_become_floats_only_when_asked(tmp_path):
+    source = artefact(tmp_path, "rtn-int4-g32")
+    with open_model(source) as model:
+        planned = plan_export(model, find_target("compressed-tensors", SETTINGS))
+        assert {t.slot for t in planned.record.changed} == {"embed.weight", "head.weight"}
+        assert all("tables are floats here" in t.reason for t in planned.record.changed)
+        with pytest.raises(UsageError, match="--requantize"):
+            require_held(planned)
+
+
+def test_a_gguf_file_becomes_4_bits_with_zero_points_where_it_has_minima(tmp_path):
+    gguf = write_gguf(tmp_path / "in.gguf", CONFIGS["llama"], random_weights(CONFIGS["llama"]))
+    rules = tuple(Rule(role=role, format="q4_1") for role in (Role.LINEAR,))
+    with open_model(gguf) as model:
+        quantize(model, Recipe(name="t", method="rtn", rules=rules), tmp_path / "q.gguf")
+    record = exported(tmp_path / "q.gguf", tmp_path / "out")
+    changed = {(t.source_format, t.format) for t in record.changed}
+    assert changed == {("q4_1", "int4-g32-asym")}
+    assert all(0 < t.expected_error < 0.1 for t in record.changed)
+    runner = runner_of(open_model(tmp_path / "out"), RunSettings(threads=1))
+    assert np.isfinite(np.concatenate(list(runner.score(np.arange(5))))).all()
+
+
+def test_a_tied_table_is_stored_once(tmp_path):
+    source = artefact(tmp_path, layers_in("int4-g32"), "llama-tied")
+    exported(source, tmp_path / "out")
+    with SafetensorsFile(tmp_path / "out" / "model.safetensors") as file:
+        tables = [name for name in file.header.tensors if "lm_head" in name or "embed" in name]
+    assert tables == ["model.embed_tokens.weight"]
+
+
+def test_gemma_runs_in_bfloat16_and_says_what_that_costs(tmp_path):
+    source = artefact(tmp_path, layers_in("int4-g32"), "gemma3")
+    record = exported(source, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert "rounds the fp16 scales" in record.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "inputs", "said"),
+    [
+        ("int4-g32", Activations.BF16, ""),
+        ("int4-row-asym", Activations.BF16, ""),
+        ("int3-g32", Activations.BF16, "only on CUDA with the humming"),
+        ("int8-g32", Activations.BF16, "its CPU kernel has 4 bits"),
+        ("int4-g96", Activations.BF16, "groups of 32, 64 and 128, not 96"),
+        ("int8-row", Activations.TOKEN, ""),
+        ("int4-g32", Activations.TOKEN, "only on CUDA with the humming"),
+        ("int4-g32", Activations.STATIC, "for int8-row weights only"),
+        ("mxfp4", Activations.BF16, "not on a CPU"),
+        ("fp8_e4m3-row", Activations.BF16, ""),
+    ],
+)
+def test_what_vllm_does_not_run_is_said(form, inputs, said):
+    sentences = " ".join(runtime_limits(Scheme(parse_format(form), inputs)))
+    assert said in sentences and bool(said) == bool(sentences)
+
+
+def test_patterns_stand_only_for_modules_that_are_all_chosen():
+    everything = [f"model.layers.{n}.{s}" for n in range(3) for s in ("a.q", "a.k")]
+    chosen = [n for n in everything if n.endswith("q")] + ["model.layers.1.a.k"]
+    assert patterns(chosen, everything) == (
+        r"re:^model\.layers\.[0-9]+\.a\.q$",
+        "model.layers.1.a.k",
+    )
+
+
+def test_fused_layers_are_found_in_experts_too():
+    slots = [f"layers.0.experts.{e}.{s}.weight" for e in range(2) for s in ("gate", "up", "down")]
+    assert fusions([*slots, "layers.0.q.weight", "layers.0.q.bias"]) == (
+        ("layers.0.experts.0.gate.weight", "layers.0.experts.0.up.weight"),
+        ("layers.0.experts.1.gate.weight", "layers.0.experts.1.up.weight"),
+    )
