@@ -13,6 +13,7 @@ from fewbit.model.huggingface import from_huggingface
 from fewbit.model.weights import open_model
 from fewbit.quantization.probing import ProbeModel
 from fewbit.quantization.sensitivity import (
+    Probes,
     Sensitivity,
     Unit,
     format_errors,
@@ -41,7 +42,8 @@ def model(source):
 
 @pytest.fixture(scope="module")
 def measured(source, model):
-    return measure(source, model, units(model.program, together=False), len(WINDOWS))
+    probes = Probes(units(model.program, together=False), len(WINDOWS))
+    return measure(source, model, probes)
 
 
 def fitted(source, slot, form, weights):
@@ -78,18 +80,18 @@ def test_experts_are_probed_together():
 def test_divergences_of_matrices_add_up(source, model, measured):
     """Errors of different matrices are independent, so only products of them are missing.
 
-    With the 22 matrices of this model the sum was 12% above the whole; 18% are allowed. The
+    With the 22 matrices of this model the sum was 19% above the whole; 20% are allowed. The
     control: without the largest part the sum is further away.
     """
     rounded = {
-        slot: encode(decode(source.read(slot)), parse_format("int4-g32"))
+        slot: fitted(source, slot, "int4-g32", model.squares.get(slot))
         for one in measured
         for slot in one.unit.slots
     }
     whole = model.measure(rounded).mean()
     parts = [one.divergence for one in measured]
-    assert sum(parts) == pytest.approx(whole, rel=0.18)
-    assert sum(parts) - max(parts) != pytest.approx(whole, rel=0.18)
+    assert sum(parts) == pytest.approx(whole, rel=0.2)
+    assert sum(parts) - max(parts) != pytest.approx(whole, rel=0.2)
 
 
 @pytest.mark.parametrize("form", ["int5-g32", "int6-g32", "int3-g32-asym"])
@@ -115,8 +117,9 @@ def test_errors_count_as_their_columns_do(source):
     columns = source.outline(slot).shape[1]
     forms = [parse_format(name) for name in ("int4-g32", "int8-g32", "int4-row")]
     same, eight, row = format_errors(source, slot, forms, None)
-    assert 0.6 < same <= 1  # the grid is fitted where the probe's covers the range
-    assert eight < 0.01 < same < row
+    assert same == 1
+    assert eight < 0.01
+    assert row > 1
     only = np.zeros(columns)
     only[:32] = 1
     weight = decode(source.read(slot))
@@ -124,7 +127,8 @@ def test_errors_count_as_their_columns_do(source):
     def error(tensor):
         return np.sum((decode(tensor) - weight)[:, :32] ** 2)
 
-    truth = error(fitted(source, slot, "int4-row", only)) / error(encode(weight, forms[0]))
+    row, probe = (fitted(source, slot, form, only) for form in ("int4-row", "int4-g32"))
+    truth = error(row) / error(probe)
     (found,) = format_errors(source, slot, forms[2:], only)
     assert found == pytest.approx(truth, rel=0.01)
 
@@ -189,3 +193,13 @@ def test_what_is_not_probed_has_the_same_error(source, model, measured):
         # Up to 128 of a matrix's 320 rows at most are taken; errors of random rows differ by
         # sqrt(2 / 64 columns), so their mean by 2% and hardly ever by 8%.
         assert found.error == pytest.approx(one.error, rel=0.08)
+
+
+def test_a_probe_is_what_the_solver_makes(source, model, measured):
+    (unit,) = (one.unit for one in measured if one.unit.slots == ("layers.1.down.weight",))
+    slot = unit.slots[0]
+    exact = {slot: encode(decode(source.read(slot)), parse_format("int8-g32"))}
+    (solved,) = measure(source, model, Probes([unit], len(WINDOWS), exact))
+    (rounded,) = (one for one in measured if one.unit == unit)
+    assert solved.divergence < 0.1 * rounded.divergence
+    assert solved.error < 0.1 * rounded.error

@@ -24,6 +24,7 @@ from fewbit.calibrate.calibration import window_digest
 from fewbit.calibrate.mix import Progress
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
+from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import ModelSource
 from fewbit.program import OUTSIDE, Slot
 from fewbit.quantization.choices import (
@@ -43,7 +44,9 @@ from fewbit.quantization.probing import ProbeModel
 from fewbit.quantization.sensitivity import (
     PROBE,
     PROBE_GROUP,
+    Probes,
     Sensitivity,
+    Unit,
     format_errors,
     measure,
     probed_layers,
@@ -115,7 +118,7 @@ def allocate(
             "more text."
         )
     work = _Work(wish, ProbeModel(wish.source, windows, settings.threads), settings, progress)
-    measured = work.sensitivities()
+    measured = work.sensitivities(build)
     found = _Found(work, measured, work.groups(measured))
     compared = found.measured(found.best, build), found.measured(found.uniform, build)
     better = min(compared, key=lambda one: one.measured.divergence)
@@ -131,7 +134,7 @@ class _Work:
     settings: AllocationSettings
     progress: Progress
 
-    def sensitivities(self) -> tuple[Sensitivity, ...]:
+    def sensitivities(self, build: Builder) -> tuple[Sensitivity, ...]:
         """Probe every matrix that can be chosen for, and smooth what was measured."""
         every = units(self.model.program, together=self.together)
         chosen = [unit for unit in every if all(self._fitting(slot) for slot in unit.slots)]
@@ -140,12 +143,22 @@ class _Work:
         found = measure(
             self.wish.source,
             self.model,
-            probed,
-            self.settings.probe_windows,
+            Probes(
+                probed,
+                self.settings.probe_windows,
+                {} if self.together else self._solved(probed, build),
+            ),
             lambda done: self.progress("measuring sensitivity", done, len(probed)),
         )
         others = [unit for unit in chosen if unit not in probed]
         return smooth((*found, *(unprobed(self.wish.source, self.model, unit) for unit in others)))
+
+    def _solved(self, probed: Sequence[Unit], build: Builder) -> Mapping[Slot, QuantTensor]:
+        """Return the matrices in the probe format as the recipe's method makes them."""
+        rules = tuple(Rule(match=slot, format=PROBE) for unit in probed for slot in unit.slots)
+        plain = msgspec.structs.replace(self.wish.base, rules=rules, transforms=(), tune=None)
+        planned = plan(self.wish.source, plain, Container.FEWBIT)
+        return build.make(planned, self.model.squares)
 
     def groups(self, measured: Sequence[Sensitivity]) -> tuple[Group, ...]:
         """Return what is chosen together, with options of each."""

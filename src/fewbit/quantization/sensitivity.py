@@ -3,9 +3,13 @@
 Rounding errors are small and independent of each other, so the output's divergence is nearly the
 sum of what each matrix brings alone, and each part grows with the square of its error (the first
 term of KL's Taylor series; empirical: HIGGS, Malinovskii et al. 2024, "linearity theorem"). So one
-probe a matrix is enough: round it to `PROBE`, measure the divergence, and scale it by the ratio of
+probe a matrix is enough: put it in `PROBE`, measure the divergence, and scale it by the ratio of
 the weighted squared errors for any other format. An error in a column counts as much as the square
 of what the column is multiplied with.
+
+A solver such as GPTQ takes more of the error from some matrices than from others (from o and q more
+than from down), so a probe is what the solver makes of the matrix, where the caller has that;
+rounding on scales fitted with the squares of the inputs stands in for it.
 
 A measurement on few tokens is uncertain. Logarithms of divergence over error of one kind of matrix
 (q, down, ...) follow a parabola over depth closely; what a measurement deviates from it is kept in
@@ -19,7 +23,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +88,17 @@ class Sensitivity:
         return self.smoothed * self.errors[slot] / self.error if self.error else 0.0
 
 
+@dataclass(frozen=True)
+class Probes:
+    """What is measured, and on how much."""
+
+    units: Sequence[Unit]
+    windows: int
+    """How many of the model's windows are run."""
+    solved: Mapping[Slot, QuantTensor] = field(default_factory=dict)
+    """Matrices in the probe format as a solver makes them; others are rounded."""
+
+
 def units(program: Program, *, together: bool) -> tuple[Unit, ...]:
     """Return what is probed: single matrices, or those that read the same input together.
 
@@ -126,8 +141,7 @@ def probed_layers(layers: int, most: int) -> frozenset[int]:
 def measure(
     source: ModelSource,
     model: ProbeModel,
-    probed: Sequence[Unit],
-    windows: int,
+    probes: Probes,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Sensitivity, ...]:
     """Round one unit after the other and measure what the output does.
@@ -135,24 +149,23 @@ def measure(
     Args:
         source: the model, whose matrices are rounded.
         model: what measures.
-        probed: the units.
-        windows: how many of the model's windows are run.
+        probes: what is rounded.
         progress: called with the number of units that are done.
 
     Raises:
         UsageError: a matrix's columns are no multiple of the probe format's group.
     """
     found = []
-    for done, unit in enumerate(probed, 1):
-        rounded = {slot: _rounded(source, slot) for slot in unit.slots}
-        per_window = model.measure({slot: q for slot, (q, _) in rounded.items()}, windows)
-        errors = {
-            slot: float(by_column @ model.squares.get(slot, np.ones(len(by_column))))
-            for slot, (_, by_column) in rounded.items()
-        }
-        spread = float(per_window.std(ddof=1)) if windows > 1 else 0.0
+    for done, unit in enumerate(probes.units, 1):
+        rounded, errors = {}, {}
+        for slot in unit.slots:
+            counts = model.squares.get(slot)
+            rounded[slot], by_column = _rounded(source, slot, counts, probes.solved.get(slot))
+            errors[slot] = float(by_column.sum() if counts is None else by_column @ counts)
+        per_window = model.measure(rounded, probes.windows)
+        spread = float(per_window.std(ddof=1)) if probes.windows > 1 else 0.0
         mean = float(per_window.mean())
-        found.append(Sensitivity(unit, mean, spread / math.sqrt(windows), errors, mean))
+        found.append(Sensitivity(unit, mean, spread / math.sqrt(probes.windows), errors, mean))
         progress(done)
     return tuple(found)
 
@@ -162,8 +175,8 @@ def unprobed(source: ModelSource, model: ProbeModel, unit: Unit) -> Sensitivity:
     errors = {}
     for slot in unit.slots:
         weight, rows = _sampled(source, slot)
-        by_column = _column_errors(weight, _nearest(weight, parse_format(PROBE), None))
         counts = model.squares.get(slot, np.ones(weight.shape[1]))
+        by_column = _column_errors(weight, _nearest(weight, parse_format(PROBE), counts))
         errors[slot] = float(by_column @ counts) * rows / len(weight)
     return Sensitivity(unit, None, 0.0, errors)
 
@@ -201,16 +214,19 @@ def format_errors(
     """
     weight, _ = _sampled(source, slot)
     counts = np.ones(weight.shape[1]) if importance is None else importance
-    base = float(_column_errors(weight, _nearest(weight, parse_format(PROBE), None)) @ counts)
-    found = []
-    for form in formats:
-        rounded = _nearest(weight, form, counts.astype(np.float32))
-        error = float(_column_errors(weight, rounded) @ counts)
-        found.append(error / base if base else 0.0)
-    return found
+    base, *found = (
+        float(_column_errors(weight, _nearest(weight, form, counts)) @ counts)
+        for form in (parse_format(PROBE), *formats)
+    )
+    return [error / base if base else 0.0 for error in found]
 
 
-def _rounded(source: ModelSource, slot: Slot) -> tuple[QuantTensor, NDArray[np.float64]]:
+def _rounded(
+    source: ModelSource,
+    slot: Slot,
+    importance: NDArray[np.float64] | None,
+    solved: QuantTensor | None,
+) -> tuple[QuantTensor, NDArray[np.float64]]:
     """Return a matrix as floats on the probe's grid, and the squared error of each column.
 
     The floats are bf16: that rounding is 2^-9 of a value where the grid's is some hundredths of a
@@ -218,25 +234,29 @@ def _rounded(source: ModelSource, slot: Slot) -> tuple[QuantTensor, NDArray[np.f
     """
     tensor = source.read(slot)
     rows, columns = tensor.shape
+    counts = np.ones(columns) if importance is None else importance
     errors = np.zeros(columns)
     codes = np.empty((rows, BF16.row_bytes(columns)), np.uint8)
     step = max(1, _PIECE // columns)
     for start in range(0, rows, step):
         piece = slice(start, start + step)
         weight = decode_rows(tensor, piece)
-        floats = encode(decode(encode(weight, parse_format(PROBE))), BF16)
+        on_grid = (
+            _nearest(weight, parse_format(PROBE), counts)
+            if solved is None
+            else decode_rows(solved, piece)
+        )
+        floats = encode(on_grid, BF16)
         errors += _column_errors(weight, decode(floats))
         codes[piece] = floats.codes
     return QuantTensor(BF16, tensor.shape, codes), errors
 
 
 def _nearest(
-    weight: NDArray[np.float32], form: NumberFormat, importance: NDArray[np.float32] | None
+    weight: NDArray[np.float32], form: NumberFormat, importance: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    if importance is None:
-        return decode(encode(weight, form))
     try:
-        grid = fit(weight, form, importance)
+        grid = fit(weight, form, importance.astype(np.float32))
     except UnsupportedError:  # a format without a grid: fp8, bf16
         return decode(encode(weight, form))
     return values(nearest(weight, grid), grid)
