@@ -37,11 +37,14 @@ class KeptWeights:
 
 
 def find_kept(source: ModelSource, binding: Binding, threads: int) -> KeptWeights:
-    """Look for the packed weights of a model and check them; a useless file only gives a note."""
+    """Look for the packed weights of a model and check them; a useless file only gives a note.
+
+    They are the files' own, so that a source which changes some has none.
+    """
     outlines = {slot: source.outline(slot) for slot in binding.kernels}
     forms = {slot: (packed_form(outline), outline.shape) for slot, outline in outlines.items()}
     kept = KeptWeights(packed_path(source.path), plan_packed(source.checkpoint.stamps(), forms))
-    if not kept.path.exists():
+    if source.edited or not kept.path.exists():
         return kept
     try:
         return replace(kept, matrices=read_packed(kept.path, kept.plan, threads))

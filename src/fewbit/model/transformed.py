@@ -32,6 +32,11 @@ class TransformedSource(ModelSource):
     origin: ModelSource | None = None
     """The source without transforms."""
 
+    @property
+    def edited(self) -> bool:
+        """Whether a transform touches a slot."""
+        return bool(self.edits)
+
     def info(self, slot: Slot) -> TensorInfo:
         """Return what is stored for a slot; format and size of a touched one are those it gets."""
         info = super().info(slot)

@@ -57,6 +57,11 @@ class ModelSource:
         facts = self.checkpoint.facts
         return facts.kv_scales if isinstance(facts, HuggingFaceFacts) else None
 
+    @property
+    def edited(self) -> bool:
+        """Whether some slot's tensor is another one than the files hold."""
+        return False
+
     def info(self, slot: Slot) -> TensorInfo:
         """Return what is stored for a slot; of experts that share a tensor, the slot's part."""
         stored = self.slots[slot]
