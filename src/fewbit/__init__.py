@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fewbit.api.artefact import Artefact, quantize
+    from fewbit.api.configs import (
+        Float8WeightOnlyConfig,
+        Int4WeightOnlyConfig,
+        Int8DynamicActivationInt8WeightConfig,
+        Int8WeightOnlyConfig,
+        PerGroup,
+        PerRow,
+        PerTensor,
+    )
+    from fewbit.api.in_place import quantize_
     from fewbit.api.model import Model, load
     from fewbit.api.serving import Generated, TextStream
     from fewbit.calibrate.mix import CalibrationSettings
@@ -27,9 +37,16 @@ __all__ = [
     "Artefact",
     "CalibrationSettings",
     "FewbitError",
+    "Float8WeightOnlyConfig",
     "Generated",
     "Granularity",
+    "Int4WeightOnlyConfig",
+    "Int8DynamicActivationInt8WeightConfig",
+    "Int8WeightOnlyConfig",
     "Model",
+    "PerGroup",
+    "PerRow",
+    "PerTensor",
     "QuantSpec",
     "QuantTensor",
     "Recipe",
@@ -43,15 +60,23 @@ __all__ = [
     "load",
     "parse_format",
     "quantize",
+    "quantize_",
 ]
 
 _HOMES = {
     "Artefact": "api.artefact",
     "CalibrationSettings": "calibrate.mix",
     "FewbitError": "errors",
+    "Float8WeightOnlyConfig": "api.configs",
     "Generated": "api.serving",
     "Granularity": "formats.spec",
+    "Int4WeightOnlyConfig": "api.configs",
+    "Int8DynamicActivationInt8WeightConfig": "api.configs",
+    "Int8WeightOnlyConfig": "api.configs",
     "Model": "api.model",
+    "PerGroup": "api.configs",
+    "PerRow": "api.configs",
+    "PerTensor": "api.configs",
     "QuantSpec": "formats.spec",
     "QuantTensor": "formats.spec",
     "Recipe": "records.recipe",
@@ -65,6 +90,7 @@ _HOMES = {
     "load": "api.model",
     "parse_format": "formats.registry",
     "quantize": "api.artefact",
+    "quantize_": "api.in_place",
 }
 
 
