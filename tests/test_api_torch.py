@@ -195,7 +195,7 @@ def test_another_format_is_not_loaded():
     model, other = block(), block()
     fewbit.quantize_(model, INT4)
     fewbit.quantize_(other, CONFIGS["int8"])
-    with pytest.raises(UsageError, match="layer 0.up holds int8-row/bf16, and .* int4-g32-asym"):
+    with pytest.raises(UsageError, match=r"layer 0\.up holds int8-row/bf16, and .* int4-g32-asym"):
         other.load_state_dict(model.state_dict())
     with pytest.raises(RuntimeError, match="codes"):
         other.load_state_dict(block().state_dict())
@@ -335,7 +335,7 @@ def test_a_weight_that_is_not_finite_is_located_and_nothing_changes(value):
 def test_what_is_not_on_the_cpu_is_refused():
     with torch.device("meta"):
         away = torch.nn.Sequential(torch.nn.Linear(64, 64))
-    with pytest.raises(UnsupportedError, match="layer 0 are .* on meta"):
+    with pytest.raises(UnsupportedError, match=r"layer 0 are .* on meta"):
         fewbit.quantize_(away, INT4)
     refused(UnsupportedError, "device is 'cuda'", block(), INT4, None, torch.device("cuda"))
     refused(UnsupportedError, "float64", block().double())
