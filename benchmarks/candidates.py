@@ -105,11 +105,9 @@ PARTS: Mapping[str, tuple[Made, ...]] = {
     ),
     "solved": (
         _solved("q4_0", "Q4_0"),
-        _solved("q4_1", "Q4_1"),
         _solved("q5_0", "Q5_0"),
-        _solved("iq4_nl", "IQ4_NL"),
+        _solved("q4_k", "Q4_K_S"),
     ),
-    "solved-k": (_solved("q3_k", "Q3_K_S"), _solved("q4_k", "Q4_K_S"), _solved("q5_k", "Q5_K_S")),
     "activations": (
         Made(name="rtn w8a8", recipe="rtn-w8a8", suffix=""),
         Made(name="smoothquant w8a8", recipe="smoothquant-w8a8", suffix=""),
