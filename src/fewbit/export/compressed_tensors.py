@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.checkpoint.compressed_config import METHOD
@@ -20,10 +19,9 @@ from fewbit.checkpoint.safetensors_write import Part
 from fewbit.errors import UsageError
 from fewbit.export.compressed_parts import content_of, parts_of
 from fewbit.export.compressed_scheme import Scheme, candidates, runtime_limits, scheme_of
-from fewbit.export.folder import left_out, write_folder
+from fewbit.export.folder import left_out
 from fewbit.export.layers import (
     float_holding,
-    float_part,
     is_table,
     mixed_fusions,
     module_of,
@@ -31,9 +29,10 @@ from fewbit.export.layers import (
     patterns,
     plain_modules,
 )
+from fewbit.export.packed import write_packed
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.registry import FLOATS
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.families import FAMILIES
 from fewbit.model.weights import ModelSource
@@ -98,18 +97,16 @@ class CompressedTensorsTarget:
         """Write the folder."""
         source, formats = job.source, job.planned.formats
         schemes = self._schemes(source, formats)
-        parts: list[Part] = []
-        for slot, holding in job.planned.holdings.items():
-            if slot in schemes:
-                shape = source.info(slot).matrix_shape
-                parts += parts_of(module_of(holding.stored), schemes[slot], shape)
-            else:
-                parts.append(float_part(source, slot, holding))
-        changes = {
-            "dtype": _dtype(source),
-            "quantization_config": _config(source, formats, schemes),
-        }
-        write_folder(job, changes, parts, _content(job, schemes))
+        quantization = _config(source, formats, schemes)
+        changes = {"dtype": _dtype(source), "quantization_config": quantization}
+
+        def announce(slot: Slot, module: str) -> list[Part]:
+            return parts_of(module, schemes[slot], source.info(slot).matrix_shape)
+
+        def make(slot: Slot, _: str, tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
+            return content_of(tensor, schemes[slot])
+
+        write_packed(job, changes, announce, make)
 
     def _packed(self, source: ModelSource, slot: Slot) -> bool:
         return bool(packed_slots({slot: self.holding(source, slot).format}))
@@ -163,14 +160,3 @@ def _config(
             for number, (scheme, names) in enumerate(groups.items())
         },
     }
-
-
-def _content(job: Job, schemes: Mapping[Slot, Scheme]) -> Iterator[tuple[str, NDArray[Any]]]:
-    for slot, holding in job.planned.holdings.items():
-        tensor = job.read(slot)
-        if slot not in schemes:
-            yield holding.stored, tensor.codes
-            continue
-        module = module_of(holding.stored)
-        for part, array in content_of(tensor, schemes[slot]):
-            yield f"{module}.{part}", np.ascontiguousarray(array)

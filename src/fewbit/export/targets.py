@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from fewbit.errors import UsageError
+from fewbit.export.awq import awq
 from fewbit.export.compressed_tensors import compressed_tensors
+from fewbit.export.gptq import gptq, gptq_v2
 from fewbit.export.hf import hf
 from fewbit.export.target import ExportSettings, Target
 
@@ -14,6 +16,9 @@ TARGETS: Mapping[str, Callable[[ExportSettings], Target]] = MappingProxyType(
     {
         "hf": hf,
         "compressed-tensors": compressed_tensors,
+        "gptq": gptq,
+        "gptq_v2": gptq_v2,
+        "awq": awq,
     }
 )
 """What makes each target from the user's settings; it refuses those that it does not have."""

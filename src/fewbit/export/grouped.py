@@ -1,0 +1,55 @@
+"""What GPTQ and AWQ share: one group size and one kind of zero point for all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fewbit.export.compressed_scheme import candidates
+from fewbit.export.layers import is_table
+from fewbit.formats.registry import FLOATS
+from fewbit.formats.spec import Granularity, NumberFormat, QuantSpec, ScaleType
+from fewbit.model.binding import is_vector
+from fewbit.model.weights import ModelSource
+
+WORD = 32
+"""Codes of one word or zero points of one run; rows and columns come in multiples of it."""
+
+
+def integers_near(form: NumberFormat) -> QuantSpec | None:
+    """Return the integers that a matrix is or becomes; None for floats of all kinds."""
+    if form in FLOATS:
+        return None
+    near = candidates(form)[0]
+    return replace(near, scale_type=ScaleType.F16) if isinstance(near, QuantSpec) else None
+
+
+class LayerIntegers:
+    """The integers of every matrix of the decoder layers that is not kept in floats.
+
+    A target asks for them with each slot; they are found once for a model.
+    """
+
+    def __init__(self) -> None:
+        self._source: ModelSource | None = None
+        self._found: tuple[QuantSpec, ...] = ()
+
+    def of(self, source: ModelSource) -> tuple[QuantSpec, ...]:
+        """Return them, in the Program's order."""
+        if source is not self._source:
+            slots = (s for s in source.slots if not is_vector(s) and not is_table(s))
+            found = (integers_near(source.info(slot).format) for slot in slots)
+            self._found = tuple(spec for spec in found if spec is not None)
+            self._source = source
+        return self._found
+
+
+def common_group(specs: Iterable[QuantSpec]) -> int | None:
+    """Return the smallest group, which the others are multiples of; None where all are rows."""
+    return min((s.group_size for s in specs if s.group_size is not None), default=None)
+
+
+def in_groups(spec: QuantSpec, group: int | None) -> QuantSpec:
+    """Return a format with scales for groups of that size, or for rows."""
+    where = Granularity.ROW if group is None else Granularity.GROUP
+    return replace(spec, granularity=where, group_size=group)

@@ -1,0 +1,48 @@
+"""Writing folders whose matrices are several stored tensors each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.checkpoint.safetensors_write import Part
+from fewbit.export.folder import write_folder
+from fewbit.export.layers import float_part, module_of, packed_slots
+from fewbit.formats.spec import QuantTensor
+from fewbit.program import Slot
+
+if TYPE_CHECKING:
+    from fewbit.export.job import Job
+
+Announce = Callable[[Slot, str], list[Part]]
+"""Gives the entries of a matrix, from its slot and its module's name."""
+Make = Callable[[Slot, str, QuantTensor], Iterator[tuple[str, NDArray[Any]]]]
+"""Gives the data of each entry by its name within the module; the tensor is `job.read(slot)`."""
+
+
+def write_packed(job: Job, changes: Mapping[str, Any], announce: Announce, make: Make) -> None:
+    """Write a folder: packed matrices as the target has them, everything else as floats.
+
+    Raises as `write_folder`.
+    """
+    packed = set(packed_slots(job.planned.formats))
+    parts: list[Part] = []
+    for slot, holding in job.planned.holdings.items():
+        if slot in packed:
+            parts += announce(slot, module_of(holding.stored))
+        else:
+            parts.append(float_part(job.source, slot, holding))
+
+    def content() -> Iterator[tuple[str, NDArray[Any]]]:
+        for slot, holding in job.planned.holdings.items():
+            tensor, module = job.read(slot), module_of(holding.stored)
+            if slot not in packed:
+                yield holding.stored, tensor.codes
+                continue
+            for name, array in make(slot, module, tensor):
+                yield f"{module}.{name}", np.ascontiguousarray(array)
+
+    write_folder(job, changes, parts, content())
