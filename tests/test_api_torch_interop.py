@@ -165,3 +165,47 @@ def test_a_llama_of_transformers_generates(llama, tokens, config, dtype):
     assert (ours - exact).norm() / exact.norm() < 0.3
     generated = model.generate(tokens, max_new_tokens=4, do_sample=False)
     assert generated.shape == (2, 16)
+
+
+SHORT = """
+import torch
+from torchao.quantization import Int4WeightOnlyConfig, quantize_
+quantize_(model, Int4WeightOnlyConfig(group_size=32, int4_packing_format="tile_packed_to_4d",
+                                      int4_choose_qparams_algorithm="hqq"))
+"""
+FIRST = """
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+quantize_(model, Int8DynamicActivationInt8WeightConfig())
+"""
+OLDER = """
+from torchao.quantization import Int4WeightOnlyConfig, quantize_
+quantize_(model, Int4WeightOnlyConfig(group_size=32))
+"""
+"""What TorchAO's README and its first example do, and what its quick start did, in a nutshell."""
+
+
+class Toy(torch.nn.Module):
+    """As in those examples: two layers without bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear1 = torch.nn.Linear(256, 256, bias=False)
+        self.linear2 = torch.nn.Linear(256, 256, bias=False)
+
+    def forward(self, x):
+        return self.linear2(self.linear1(x))
+
+
+@pytest.mark.parametrize(("code", "smaller"), [(SHORT, 3), (FIRST, 1.8), (OLDER, 3)])
+def test_programs_for_torchao_run_with_the_import_changed(code, smaller, tmp_path):
+    torch.manual_seed(0)
+    model = Toy().eval().to(torch.bfloat16)
+    before, x = copy.deepcopy(model), torch.randn(2, 256, dtype=torch.bfloat16)
+    exec(code.replace("torchao.quantization", "fewbit"), {"model": model})
+    error = (model(x) - before(x)).norm() / before(x).norm()
+    assert 0 < error < (0.03 if "Int8" in code else 0.2)
+    sizes = []
+    for name, saved in (("before", before), ("after", model)):
+        torch.save(saved.state_dict(), tmp_path / name)
+        sizes.append((tmp_path / name).stat().st_size)
+    assert sizes[0] > smaller * sizes[1]
