@@ -171,3 +171,23 @@ def test_a_weight_that_is_nan_is_named(tmp_path):
 def test_an_artefact_that_is_none(source):
     with pytest.raises(MissingError, match="no readable manifest"):
         fewbit.Artefact.open(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"windows": "many"}, "windows is 'many'"),
+        ({"mix": "samples"}, "Ingredient"),
+        ({"mix": ("samples",)}, "Ingredient"),
+        ({"windows": 0}, "0 windows"),
+    ],
+)
+def test_settings_of_a_calibration_that_cannot_be(options, words):
+    with pytest.raises(UsageError, match=words):
+        fewbit.CalibrationSettings(**options)
+
+
+@pytest.mark.parametrize("out", [5, b"out", ["out"]])
+def test_an_output_that_is_none(source, out):
+    with pytest.raises(UsageError, match="out is of type"):
+        fewbit.quantize(source, "rtn-int4-g32", out=out)

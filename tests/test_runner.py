@@ -12,6 +12,7 @@ from fewbit.model.weights import open_model
 from fewbit.program import CacheType
 from fewbit.quantization import quantize
 from fewbit.recipes import built_in
+from fewbit.records.kernels import Activations
 from fewbit.runtime import chooser
 from fewbit.runtime.pack import packed_form
 
@@ -72,6 +73,10 @@ def test_the_context_is_the_models_own_unless_asked(folder):
     [
         ({"executor": "gpu"}, "native, reference"),
         ({"threads": 0}, "threads is 0"),
+        ({"threads": "2"}, "threads is '2'; it must be a whole number"),
+        ({"context": 64.0}, "context is 64.0"),
+        ({"cache_type": "int3"}, "cache_type is 'int3'; choose from f32, f16, bf16, int8, int4"),
+        ({"activations": "fp8"}, "activations is 'fp8'; choose from int8, int8-token"),
         ({"executor": "reference", "kernel": "f32/f32/avx2"}, "which has none"),
         ({"executor": "reference", "isa": "avx2"}, "which has none"),
     ],
@@ -79,6 +84,11 @@ def test_the_context_is_the_models_own_unless_asked(folder):
 def test_settings_are_checked(settings, text):
     with pytest.raises(UsageError, match=text):
         RunSettings(**settings)
+
+
+def test_settings_take_the_names_of_their_choices():
+    settings = RunSettings(cache_type="int8", activations="bf16")
+    assert settings == RunSettings(cache_type=CacheType.INT8, activations=Activations.BF16)
 
 
 def test_pieces_of_several_sequences_make_one_step():

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from fewbit.api.in_place import quantize_
     from fewbit.api.model import Model, load
     from fewbit.api.serving import Generated, TextStream
-    from fewbit.calibrate.mix import CalibrationSettings
+    from fewbit.api.tensors import decode, encode
+    from fewbit.calibrate.mix import CalibrationSettings, Ingredient
     from fewbit.errors import FewbitError
-    from fewbit.formats.registry import decode, encode, parse_format
+    from fewbit.formats.registry import parse_format
     from fewbit.formats.spec import Granularity, QuantSpec, QuantTensor
     from fewbit.model.runner import Runner, RunSettings
+    from fewbit.program import CacheType
+    from fewbit.records.kernels import Activations
     from fewbit.records.recipe import Recipe
     from fewbit.sampling import SamplingParams
     from fewbit.speculate.exact import exact_accept_reject
@@ -34,12 +37,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Activations",
     "Artefact",
+    "CacheType",
     "CalibrationSettings",
     "FewbitError",
     "Float8WeightOnlyConfig",
     "Generated",
     "Granularity",
+    "Ingredient",
     "Int4WeightOnlyConfig",
     "Int8DynamicActivationInt8WeightConfig",
     "Int8WeightOnlyConfig",
@@ -64,12 +70,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Activations": "records.kernels",
     "Artefact": "api.artefact",
+    "CacheType": "program",
     "CalibrationSettings": "calibrate.mix",
     "FewbitError": "errors",
     "Float8WeightOnlyConfig": "api.configs",
     "Generated": "api.serving",
     "Granularity": "formats.spec",
+    "Ingredient": "calibrate.mix",
     "Int4WeightOnlyConfig": "api.configs",
     "Int8DynamicActivationInt8WeightConfig": "api.configs",
     "Int8WeightOnlyConfig": "api.configs",
@@ -84,8 +93,8 @@ _HOMES = {
     "Runner": "model.runner",
     "SamplingParams": "sampling",
     "TextStream": "api.serving",
-    "decode": "formats.registry",
-    "encode": "formats.registry",
+    "decode": "api.tensors",
+    "encode": "api.tensors",
     "exact_accept_reject": "speculate.exact",
     "load": "api.model",
     "parse_format": "formats.registry",

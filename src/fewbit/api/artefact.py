@@ -94,8 +94,10 @@ def quantize(  # noqa: PLR0913
         StoppedError: an interrupt came when part of the work was kept.
     """
     found = _recipe(recipe)
+    if out is not None and not isinstance(out, str | Path):
+        raise UsageError(f"out is of type {type(out).__name__}; give the path of a new folder.")
     with open_model(located(source)) as opened:
-        target = Path(out) if out is not None else Path(f"{_stem(opened.path)}-{found.name}")
+        target = Path(f"{_stem(opened.path)}-{found.name}") if out is None else Path(out)
         container = container_of(target)
         require_output(opened, container, target)
         planned = plan(opened, found, container)

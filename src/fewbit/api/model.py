@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbit.api.serving import Desk, Generated, TextStream
-from fewbit.checkpoint.download import resolve, silent
-from fewbit.checkpoint.fetch import Progress
-from fewbit.checkpoint.local import cache_root
+from fewbit.checkpoint.local import cache_root, local_path
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel, load_model
 from fewbit.engine.request import Request, Speculation
@@ -41,7 +39,14 @@ GREEDY = SamplingParams(temperature=0)
 RUN_SETTINGS = RunSettings()
 """The defaults of `RunSettings`."""
 
+Fetching: TypeAlias = Callable[[int, int], None]
+"""Called while bytes arrive, with bytes done and bytes there are."""
+
 _DRAFT_TOKENS = 8
+
+
+def silent(_done: int, _all: int) -> None:
+    """Show no progress."""
 
 
 class Model:
@@ -233,7 +238,7 @@ def load(
     settings: RunSettings = RUN_SETTINGS,
     *,
     draft: Literal["none", "ngram"] = "none",
-    progress: Progress = silent,
+    progress: Fetching = silent,
 ) -> Model:
     """Make a model ready to generate.
 
@@ -261,7 +266,7 @@ def load(
     return Model(load_model(located(model, progress), settings), settings, draft)
 
 
-def located(model: str | Path, progress: Progress = silent) -> Path:
+def located(model: str | Path, progress: Fetching = silent) -> Path:
     """Return the path of what a user calls a model; a name is fetched first where it is not here.
 
     Raises:
@@ -275,7 +280,13 @@ def located(model: str | Path, progress: Progress = silent) -> Path:
             f"The model is of type {type(model).__name__}; give a path, or a name such as "
             "smollm2-135m."
         )
-    return resolve(model, cache_root(os.environ), progress)
+    cache = cache_root(os.environ)
+    here = local_path(model, cache)
+    if here is not None:
+        return here
+    from fewbit.checkpoint.download import resolve  # noqa: PLC0415 - what a network needs is slow
+
+    return resolve(model, cache, progress)
 
 
 def _speculation(draft: str) -> Speculation | None:

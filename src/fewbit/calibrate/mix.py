@@ -76,6 +76,11 @@ class CalibrationSettings:
     """Of the model while it writes samples; None for every core."""
 
     def __post_init__(self) -> None:
+        for name in ("windows", "length", "seed"):
+            if not isinstance(getattr(self, name), int):
+                raise UsageError(f"{name} is {getattr(self, name)!r}; give a whole number.")
+        if not isinstance(self.mix, tuple) or not all(isinstance(i, Ingredient) for i in self.mix):
+            raise UsageError(f"mix is {self.mix!r}; give a tuple of fewbit.Ingredient.")
         if self.windows < 1 or self.length < 2 * MINIMUM_TOKENS:
             raise UsageError(
                 f"Calibration asks for {self.windows} windows of {self.length} tokens; ask for at "

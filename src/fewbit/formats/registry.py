@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.errors import NumericalError, UnsupportedError
+from fewbit.errors import NumericalError, UnsupportedError, UsageError
 from fewbit.formats import affine, blocks, codebooks, floats, fp8, kquants
 from fewbit.formats.grid import fit, join, nearest
 from fewbit.formats.spec import (
@@ -118,8 +118,13 @@ def parse_format(name: str) -> NumberFormat:
 
     Raises:
         UnsupportedError: no format has that name; the message lists what there is.
-        UsageError: an affine format outside 2 to 8 bits or with a group of 0.
+        UsageError: no string, or an affine format outside 2 to 8 bits or with a group of 0.
     """
+    if not isinstance(name, str):
+        raise UsageError(
+            f"A format's name is {name!r}; give a string such as int4-g32, or the format itself "
+            "where one is asked for."
+        )
     if name in BLOCK_FORMATS:
         return BLOCK_FORMATS[name].spec
     if name in _FP8_NAMES:

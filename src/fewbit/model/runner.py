@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +33,8 @@ DEFAULT_CONTEXT = 8192
 """Positions of a sequence where the caller names none and the model has more."""
 
 EXECUTORS = ("native", "reference")
+
+_Kind = TypeVar("_Kind", bound=Enum)
 
 _PROMPT_ROWS = 512
 """Rows of a prompt run in one step; with law 1 the size changes speed and memory only."""
@@ -196,8 +200,21 @@ class RunSettings:
                 )
         for name in ("threads", "context", "sequences"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; it must be at least 1.")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name} is {value!r}; it must be a whole number, at least 1.")
+        object.__setattr__(self, "cache_type", _member("cache_type", CacheType, self.cache_type))
+        if self.activations is not None:
+            found = _member("activations", Activations, self.activations)
+            object.__setattr__(self, "activations", found)
+
+
+def _member(name: str, kind: type[_Kind], value: object) -> _Kind:
+    """Return a member of an enum for it or its value."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        choices = ", ".join(str(member.value) for member in kind)
+        raise UsageError(f"{name} is {value!r}; choose from {choices}.") from error
 
 
 def load(
