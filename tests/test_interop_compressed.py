@@ -49,11 +49,11 @@ def our_logits(folder: Path) -> np.ndarray:
     return np.concatenate([rows.copy() for rows in runner.score(TOKENS)])
 
 
-def their_logits(folder: Path, **loading: Any) -> np.ndarray:
+def their_logits(folder: Path, dtype: str = "float32", **loading: Any) -> np.ndarray:
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **loading).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **loading).eval()
     with torch.no_grad():
         return model(torch.from_numpy(TOKENS.astype(np.int64))[None]).logits[0].float().numpy()
 

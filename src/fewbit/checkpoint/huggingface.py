@@ -205,6 +205,12 @@ class HuggingFaceCheckpoint(ClosedByWith):
         return MappingProxyType(self._infos)
 
     @property
+    def metadata(self) -> Mapping[str, str]:
+        """The free text in the headers of all files of weights, by key."""
+        files = dict.fromkeys(self._files.values())
+        return {k: text for file in files for k, text in file.header.metadata.items()}
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Nothing is left out."""
         return ()

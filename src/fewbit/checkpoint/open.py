@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from fewbit.checkpoint import awq, compressed_config, gptq
+from fewbit.checkpoint import awq, compressed_config, gptq, torchao
 from fewbit.checkpoint.artefact import ArtefactCheckpoint
 from fewbit.checkpoint.checkpoint import Checkpoint
 from fewbit.checkpoint.compressed_tensors import open_compressed
@@ -21,6 +21,7 @@ _PACKED: Mapping[str, Callable[[HuggingFaceCheckpoint], Checkpoint]] = MappingPr
         compressed_config.METHOD: open_compressed,
         gptq.METHOD: gptq.open_gptq,
         awq.METHOD: awq.open_awq,
+        torchao.METHOD: torchao.open_torchao,
     }
 )
 """By `quant_method`, what reads a folder whose weights another tool packed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ def write_folder(
     changes: Mapping[str, Any],
     parts: Sequence[Part],
     content: Iterable[tuple[str, NDArray[Any]]],
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write a folder; it appears when everything is in it, the manifest last, or not at all.
 
@@ -37,6 +39,7 @@ def write_folder(
         changes: what config.json says beside the model's own configuration.
         parts: every entry of the safetensors file.
         content: the data of every entry, in any order, made from `job.read` one slot at a time.
+        metadata: more free text for the file's header.
 
     Raises:
         OutputError: the folder is not empty or cannot be written.
@@ -49,7 +52,7 @@ def write_folder(
         write_bytes(partial / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
         for name, file in sidecars(facts).items():
             write_bytes(partial / name, file)
-        write_safetensors(partial / WEIGHTS, parts, content, _METADATA)
+        write_safetensors(partial / WEIGHTS, parts, content, {**_METADATA, **metadata})
         write_bytes(partial / MANIFEST, job.manifest_json())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +24,16 @@ Make = Callable[[Slot, str, QuantTensor], Iterator[tuple[str, NDArray[Any]]]]
 """Gives the data of each entry by its name within the module; the tensor is `job.read(slot)`."""
 
 
-def write_packed(job: Job, changes: Mapping[str, Any], announce: Announce, make: Make) -> None:
+def write_packed(
+    job: Job,
+    changes: Mapping[str, Any],
+    announce: Announce,
+    make: Make,
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write a folder: packed matrices as the target has them, everything else as floats.
+
+    `metadata` is more free text for the file's header.
 
     Raises as `write_folder`.
     """
@@ -45,4 +54,4 @@ def write_packed(job: Job, changes: Mapping[str, Any], announce: Announce, make:
             for name, array in make(slot, module, tensor):
                 yield f"{module}.{name}", np.ascontiguousarray(array)
 
-    write_folder(job, changes, parts, content())
+    write_folder(job, changes, parts, content(), metadata)

@@ -11,6 +11,7 @@ from fewbit.export.compressed_tensors import compressed_tensors
 from fewbit.export.gptq import gptq, gptq_v2
 from fewbit.export.hf import hf
 from fewbit.export.target import ExportSettings, Target
+from fewbit.export.torchao import torchao
 
 TARGETS: Mapping[str, Callable[[ExportSettings], Target]] = MappingProxyType(
     {
@@ -19,6 +20,7 @@ TARGETS: Mapping[str, Callable[[ExportSettings], Target]] = MappingProxyType(
         "gptq": gptq,
         "gptq_v2": gptq_v2,
         "awq": awq,
+        "torchao": torchao,
     }
 )
 """What makes each target from the user's settings; it refuses those that it does not have."""

@@ -84,7 +84,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     fewbit_version: str
     source: SourceFacts
-    container: Literal["fewbit", "gguf", "hf", "compressed-tensors", "gptq", "awq", "torchao"]
+    container: Literal[
+        "fewbit", "gguf", "hf", "compressed-tensors", "gptq", "gptq_v2", "awq", "torchao"
+    ]
     recipe: Recipe
     calibration: CalibrationFacts | None = None
     """None where no method needed it."""
