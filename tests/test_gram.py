@@ -149,20 +149,21 @@ def test_mirroring_copies_the_upper_triangle(columns):
     assert (gram == upper + np.triu(upper, 1).T).all()
 
 
-def moments_of(*batches):
+def moments_of(*batches, isa=None):
     inputs = batches[0].shape[1]
     moments = np.zeros(inputs), np.zeros(inputs), np.zeros(inputs, np.float32)
     for batch in batches:
-        add_moments(*moments, batch, POOL)
+        add_moments(*moments, batch, POOL, isa=isa)
     return moments
 
 
-@pytest.mark.parametrize("columns", [1, 64, 130])
-def test_moments_are_sums_in_float64_whatever_the_batches(columns):
+@pytest.mark.parametrize("isa", ISA_NAMES)
+@pytest.mark.parametrize("columns", [1, 15, 16, 64, 130, 513, 1100])
+def test_moments_are_sums_in_float64_whatever_the_batches(columns, isa):
     x = rows(900, columns)
     wide = x.astype(np.float64)
     truth = (wide**2).cumsum(axis=0)[-1], np.abs(wide).cumsum(axis=0)[-1], np.abs(x).max(axis=0)
-    for moments in (moments_of(x), moments_of(x[:1], x[1:13], x[13:])):
+    for moments in (moments_of(x, isa=isa), moments_of(x[:1], x[1:13], x[13:], isa=isa)):
         for got, exact in zip(moments, truth, strict=True):
             assert got.tobytes() == exact.tobytes()
 

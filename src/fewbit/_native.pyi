@@ -222,6 +222,7 @@ def add_moments(
     absolute: NDArray[np.float64],
     largest: NDArray[np.float32],
     x: NDArray[np.float32],
+    isa: str,
     pool: ThreadPool,
 ) -> None: ...
 

@@ -51,14 +51,15 @@ void mirror(const Square& gram, const Pool& pool) {
 }
 
 void add_moments_of(const Doubles& squares, const Doubles& absolute, const Floats& largest,
-                    const Input& x, const Pool& pool) {
+                    const Input& x, const std::string& isa, const Pool& pool) {
   const size_t columns = x.shape(1);
   require(
       squares.shape(0) == columns && absolute.shape(0) == columns && largest.shape(0) == columns,
       "the sums are not as wide as x");
+  const GramKernels& kernels = gram_kernels(isa_named(isa));
   nb::gil_scoped_release release;
   add_moments(x.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(columns),
-              {squares.data(), absolute.data(), largest.data()}, *pool);
+              {squares.data(), absolute.data(), largest.data()}, kernels, *pool);
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ void bind_gram(nb::module_& module) {
              arg("pool"));
   module.def("mirror_gram", &mirror, arg("gram"), arg("pool"));
   module.def("add_moments", &add_moments_of, arg("squares"), arg("absolute"), arg("largest"),
-             arg("x"), arg("pool"));
+             arg("x"), arg("isa"), arg("pool"));
 }
 
 }  // namespace fewbit

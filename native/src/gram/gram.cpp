@@ -1,13 +1,11 @@
 #include "gram/gram.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "executor/memory.h"
 #include "executor/stage_walk.h"
+#include "simd/simd.h"
 
 namespace fewbit {
 
@@ -16,9 +14,6 @@ namespace {
 // Blocks whose panels lie in memory together: a square of the matrix is read and written once for
 // all of them.
 constexpr int64_t kChunkBlocks = 4;
-
-// Columns whose moments are summed together: enough of a row for the processor to see a stream.
-constexpr int64_t kMomentColumns = 512;
 
 // Panels on a side of a unit of work: its panels are read from the second-level cache.
 constexpr int64_t kGroupPanels = 2;
@@ -124,7 +119,11 @@ class OneStage final : public Stages {
   F f_;
 };
 
-int32_t bits_of_magnitude(float x) { return std::bit_cast<int32_t>(x) & INT32_MAX; }
+// Columns of a unit of work: the threads get equal ones.
+int64_t moment_columns(int64_t columns, int threads) {
+  const int64_t parts = ceil_div(ceil_div(columns, kMomentColumns), threads) * threads;
+  return ceil_div(ceil_div(columns, parts), kLanes) * kLanes;
+}
 
 void walk(Stages& stages, ThreadPool& pool) {
   StageWalk walk(pool);
@@ -153,28 +152,13 @@ void mirror_gram(float* gram, int64_t columns, ThreadPool& pool) {
   walk(stage, pool);
 }
 
-void add_moments(const float* x, int64_t rows, int64_t columns, const Moments& moments,
-                 ThreadPool& pool) {
-  OneStage stage(ceil_div(columns, kMomentColumns), [&](int64_t part) {
-    const int64_t begin = part * kMomentColumns;
-    const int64_t count = std::min(kMomentColumns, columns - begin);
-    double squares[kMomentColumns], absolute[kMomentColumns];
-    int32_t largest[kMomentColumns];  // bits, whose order has NaN above infinity
-    std::copy_n(moments.squares + begin, count, squares);
-    std::copy_n(moments.absolute + begin, count, absolute);
-    std::memcpy(largest, moments.largest + begin, count * sizeof(float));
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* values = x + row * columns + begin;
-      for (int64_t i = 0; i < count; ++i) {
-        const double value = values[i];
-        squares[i] += value * value;
-        absolute[i] += std::fabs(value);
-        largest[i] = std::max(largest[i], bits_of_magnitude(values[i]));
-      }
-    }
-    std::copy_n(squares, count, moments.squares + begin);
-    std::copy_n(absolute, count, moments.absolute + begin);
-    std::memcpy(moments.largest + begin, largest, count * sizeof(float));
+void add_moments(const float* x, int64_t rows, int64_t columns, const ColumnSums& sums,
+                 const GramKernels& kernels, ThreadPool& pool) {
+  const int64_t wide = moment_columns(columns, pool.size());
+  OneStage stage(ceil_div(columns, wide), [&](int64_t part) {
+    const int64_t begin = part * wide;
+    kernels.moments(x + begin, columns, rows, std::min(wide, columns - begin),
+                    {sums.squares + begin, sums.absolute + begin, sums.largest + begin});
   });
   walk(stage, pool);
 }

@@ -16,6 +16,16 @@ inline constexpr int64_t kPanelColumns = 64;
 // costs little, short enough that 65,536 rows round 256 times there.
 inline constexpr int64_t kGramRows = 256;
 
+// Columns whose moments are summed together: enough of a row for the processor to see a stream.
+inline constexpr int64_t kMomentColumns = 512;
+
+// Where the sums of some columns lie: of x^2, of |x|, and the largest |x|.
+struct ColumnSums {
+  double* squares;
+  double* absolute;
+  float* largest;
+};
+
 // The kernels of one id. A panel is 64 columns of up to kGramRows rows, converted and rearranged;
 // columns and rows beyond the last are zero.
 struct GramKernels {
@@ -27,6 +37,9 @@ struct GramKernels {
   // outputs i < a_columns and j < b_columns.
   void (*multiply)(const uint8_t* a, const uint8_t* b, int64_t rows, int64_t a_columns,
                    int64_t b_columns, float* c, int64_t stride);
+  // Adds `rows` rows of at most kMomentColumns columns, `stride` floats from row to row, to sums.
+  void (*moments)(const float* x, int64_t stride, int64_t rows, int64_t columns,
+                  const ColumnSums& sums);
 };
 
 // The best kernels of an instruction set that this CPU has. kAmx: "bf16/amx", inputs rounded to
@@ -55,12 +68,7 @@ void mirror_gram(float* gram, int64_t columns, ThreadPool& pool);
 // Sums over the rows of one column after another, in float64 and in the order of the rows, so that
 // they depend on no batch: x^2 (exact before it is added), |x|, and the largest |x| (NaN where one
 // is).
-struct Moments {
-  double* squares;
-  double* absolute;
-  float* largest;
-};
-void add_moments(const float* x, int64_t rows, int64_t columns, const Moments& moments,
-                 ThreadPool& pool);
+void add_moments(const float* x, int64_t rows, int64_t columns, const ColumnSums& sums,
+                 const GramKernels& kernels, ThreadPool& pool);
 
 }  // namespace fewbit

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gram/gram.h"
+#include "gram/moment_kernels.h"
 #include "simd/avx512.h"
 
 namespace fewbit {
@@ -157,6 +158,7 @@ void multiply_bfloats(const uint8_t* a, const uint8_t* b, int64_t rows, int64_t 
 
 }  // namespace
 
-extern const GramKernels kAmxGram = {"bf16/amx", kPanelBytes, pack_bfloats, multiply_bfloats};
+extern const GramKernels kAmxGram = {"bf16/amx", kPanelBytes, pack_bfloats, multiply_bfloats,
+                                     sum_moments<Avx512>};
 
 }  // namespace fewbit

@@ -99,6 +99,8 @@ def add_moments(
     largest: NDArray[np.float32],
     x: NDArray[np.float32],
     pool: ThreadPool,
+    *,
+    isa: str | None = None,
 ) -> None:
     """Add the rows of x, float32 [rows, inputs], to what is known of each input, in place.
 
@@ -108,15 +110,18 @@ def add_moments(
         largest: float32 [inputs], not negative, raised to the largest |x|; NaN stays.
         x: float32 [rows, inputs].
         pool: the threads that share the work.
+        isa: an instruction set to force, one of `available_isas()`; None for the best. All give the
+            same bits.
 
     Raises:
         UsageError: arrays of another type, or of shapes that do not fit.
+        KernelError: this CPU lacks the instruction set.
     """
     _check_rows(x)
     kinds = (("squares", squares, np.float64), ("absolute", absolute, np.float64))
     for name, sums, dtype in (*kinds, ("largest", largest, np.float32)):
         _check_array(name, sums, np.dtype(dtype), (x.shape[1],))
-    _native.add_moments(squares, absolute, largest, x, pool)
+    _native.add_moments(squares, absolute, largest, x, choose_isa(isa), pool)
 
 
 def _check_rows(x: NDArray[np.float32]) -> None:
