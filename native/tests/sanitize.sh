@@ -10,7 +10,7 @@ kind=$1
 place=$PWD/build/sanitize/$kind
 compiler=${CXX:-g++}
 before=()
-mentions='fewbit import _native|runtime\.(native|chooser|pack)|model\.runner|native_cases|fewbit\.sampling'
+mentions='fewbit import _native|fewbit\._native|runtime\.(native|chooser|pack)|model\.runner|native_cases|fewbit\.sampling'
 
 case $kind in
   address)
@@ -18,11 +18,11 @@ case $kind in
     faults="read_beyond_the_end:heap-buffer-overflow overflow_an_integer:signed.integer.overflow"
     ;;
   thread)
-    # Threads meet in the executor and the engine above it; the kernels share nothing.
+    # Threads meet in the executor, the engine above it and the solvers; kernels share nothing.
     libraries="libtsan.so"
     before=(setarch --addr-no-randomize) # GCC 12's cannot map around all that Linux may choose
     faults="race_in_a_pool:data.race"
-    mentions='runtime\.native|native_cases|model\.runner'
+    mentions='runtime\.native|native_cases|model\.runner|methods\.(gptq|refine|tiles)'
     ;;
   *)
     echo "sanitize.sh: '$kind' is no kind of sanitizer; choose address or thread." >&2

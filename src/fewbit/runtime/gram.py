@@ -93,7 +93,7 @@ def mirror_gram(gram: NDArray[np.float32], pool: ThreadPool) -> None:
     _native.mirror_gram(gram, pool)
 
 
-def add_moments(
+def add_moments(  # noqa: PLR0913
     squares: NDArray[np.float64],
     absolute: NDArray[np.float64],
     largest: NDArray[np.float32],
