@@ -36,7 +36,7 @@ MB = 1_000_000
 SMALL = 0.02
 """Nats under which the floor is subtracted before a ratio is held to its bar."""
 
-SLACK = 1.01
+SLACK = 1.02
 """How much larger than ours a peer's file may be and still count as of our size."""
 
 
