@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from fewbit.checkpoint.compressed_config import Targets, read_config
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.errors import UsageError
+from fewbit.export.compressed_kept import kept_limits, kept_scheme, kept_tensors
 from fewbit.export.compressed_scheme import Scheme, runtime_limits
 from fewbit.export.job import export
 from fewbit.export.layers import fusions, patterns
 from fewbit.export.plan import plan_export, require_held
+from fewbit.export.sglang import compressed_limits
 from fewbit.export.target import ExportSettings
 from fewbit.export.targets import find_target
 from fewbit.formats.registry import decode, parse_format
@@ -25,6 +28,7 @@ from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.kernels import Activations
+from fewbit.records.kv import KvForm, KvScales
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
 SETTINGS = ExportSettings()
@@ -236,3 +240,65 @@ def test_fused_layers_are_found_in_experts_too():
         ("layers.0.experts.0.gate.weight", "layers.0.experts.0.up.weight"),
         ("layers.0.experts.1.gate.weight", "layers.0.experts.1.up.weight"),
     )
+
+
+def test_stored_scales_of_keys_and_values_are_exported(tmp_path):
+    scales = KvScales(
+        form=KvForm.FP8,
+        keys=((0.25, 0.5), (0.5, 0.5), (1.0, 0.75)),
+        values=((2.0, 1.0), (0.5, 0.5), (1.0, 0.75)),
+    )
+    assert kept_scheme(scales)["type"] == "float" and list(kept_limits(scales)) == []
+    tensors = kept_tensors(scales)
+    assert tensors["model.layers.0.self_attn.k_scale"].tolist() == [0.5]
+    assert tensors["model.layers.0.self_attn.v_scale"].tolist() == [2.0]
+    integers = KvScales(form=KvForm.INT8, keys=scales.keys, values=scales.values)
+    assert "not in int8" in next(iter(kept_limits(integers)))
+
+    source = write_huggingface(tmp_path / "in", CONFIGS["llama"], random_weights(CONFIGS["llama"]))
+    with open_model(source) as model:
+        facts = replace(model.checkpoint.facts, kv_scales=scales)
+        model.checkpoint._facts = facts
+        target = find_target("compressed-tensors", SETTINGS)
+        export(plan_export(model, target), tmp_path / "out", SETTINGS)
+    with open_model(tmp_path / "out") as model:
+        kept = model.kv_scales
+    assert kept.form is KvForm.FP8 and kept.keys[0] == (0.5, 0.5) and kept.values[0] == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("forms", "mixture", "said"),
+    [
+        (["int4-g32", "int8-g32"], False, ""),
+        (["int4-g32-asym"], False, ""),
+        (["int4-g32-asym"], True, "no zero points in a mixture"),
+        (["int4-g32", "int8-g32"], True, "here they differ"),
+        (["int3-g32"], False, "4 and 8 bits, not int3-g32"),
+        (["int4-g32", "fp8_e4m3-row"], False, "beside float-quantized"),
+        (["fp8_e4m3-row"], False, ""),
+    ],
+)
+def test_what_sglang_would_refuse_is_said_and_labelled(forms, mixture, said):
+    schemes = [Scheme(parse_format(form), Activations.BF16) for form in forms]
+    sentences = list(compressed_limits(schemes, mixture=mixture))
+    assert said in " ".join(sentences) and bool(said) == bool(sentences)
+    assert all("as its source reads (not run there)" in sentence for sentence in sentences)
+
+
+def test_what_sglang_asks_for_is_there(tmp_path):
+    """The keys that its loaders take without a default (`get_from_keys`), one list a method."""
+    source = artefact(tmp_path, layers_in("int4-g32"))
+    wanted = {
+        "compressed-tensors": ("format", "ignore", "config_groups"),
+        "gptq": ("bits", "group_size", "desc_act", "sym", "lm_head", "dynamic"),
+        "awq": ("bits", "group_size", "zero_point", "modules_to_not_convert"),
+    }
+    for to, keys in wanted.items():
+        exported(source, tmp_path / to, to)
+        stated = quantization(tmp_path / to)
+        assert stated.keys() >= set(keys) and stated["quant_method"] == to
+    groups = quantization(tmp_path / "compressed-tensors")["config_groups"].values()
+    for group in groups:
+        assert group["targets"] == ["Linear"] and group["weights"]["num_bits"] in (4, 8)
+        assert group["weights"]["strategy"] in ("group", "channel")
+        assert not group["weights"]["dynamic"] and group["input_activations"] is None

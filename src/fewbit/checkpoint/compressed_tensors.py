@@ -28,9 +28,10 @@ from fewbit.checkpoint.arrays import (
     integers_of,
     require_shape,
 )
-from fewbit.checkpoint.compressed_config import Arguments, Config, Group, Targets, read_config
+from fewbit.checkpoint.compressed_config import Arguments, Group, Targets, read_config
 from fewbit.checkpoint.compressed_floats import float_weight
 from fewbit.checkpoint.compressed_inputs import InputRounding, input_rounding
+from fewbit.checkpoint.compressed_kept import kept_scales
 from fewbit.checkpoint.detect import CONFIG
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
 from fewbit.checkpoint.packed_folder import QUANTIZATION, PackedFolder
@@ -50,7 +51,6 @@ _PARTS = (
     *("weight_g_idx", "weight_global_scale", "input_scale", "input_zero_point"),
     *("input_global_scale", "output_scale", "output_zero_point"),
 )
-_KEPT_STATES = ("q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_point")
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def open_compressed(folder: HuggingFaceCheckpoint) -> PackedFolder:
     config = read_config(folder.facts.config[QUANTIZATION], owner)
     targets = Targets(config, owner)
     weights = [_weight(folder, name, targets.of(name)) for name in _modules(folder)]
-    left = [n for n in folder.tensors if n.rpartition(".")[2] in _KEPT_STATES]
-    return PackedFolder(folder, weights, left, _notes(config, left))
+    kept = kept_scales(folder, config.kv_cache_scheme)
+    return PackedFolder(folder, weights, kept)
 
 
 def _modules(folder: HuggingFaceCheckpoint) -> Iterator[str]:
@@ -109,17 +109,6 @@ def _modules(folder: HuggingFaceCheckpoint) -> Iterator[str]:
         module, _, part = name.rpartition(".")
         if part == "weight_packed" or (part == "weight" and info.format.name in ("i8", "f8_e4m3")):
             yield module
-
-
-def _notes(config: Config, left: list[str]) -> tuple[str, ...]:
-    if not left:
-        return ()
-    scheme = config.kv_cache_scheme
-    kind = f"{scheme.type}{scheme.num_bits}" if scheme else "rounded"
-    return (
-        f"{len(left)} stored scales for keys and values in {kind} are not used; keys and values "
-        "are kept as --kv says.",
-    )
 
 
 def _weight(folder: HuggingFaceCheckpoint, name: str, group: Group) -> PackedWeight:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,10 +14,25 @@ from fewbit.checkpoint.mapped import ClosedByWith
 from fewbit.checkpoint.missing import missing_tensor
 from fewbit.checkpoint.packed_weight import PackedWeight
 from fewbit.formats.spec import QuantTensor
+from fewbit.records.kv import KvScales
 from fewbit.records.loading import FileStamp
 
 QUANTIZATION = "quantization_config"
 """Where config.json says how the weights are packed."""
+
+
+@dataclass(frozen=True)
+class KeptScales:
+    """Stored scales of keys and values."""
+
+    parts: tuple[str, ...] = ()
+    """Stored tensors that hold them, which are not listed on their own."""
+    scales: KvScales | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences, where they are left out."""
+
+
+NOTHING_KEPT = KeptScales()
 
 
 class PackedFolder(ClosedByWith):
@@ -28,23 +43,21 @@ class PackedFolder(ClosedByWith):
     Args:
         folder: the opened folder.
         weights: every packed weight; what they are made from is not listed on its own.
-        left_out: stored tensors that nothing here reads.
-        notes: sentences about these.
+        kept: what is stored of keys and values.
     """
 
     def __init__(
         self,
         folder: HuggingFaceCheckpoint,
         weights: Sequence[PackedWeight],
-        left_out: Sequence[str] = (),
-        notes: tuple[str, ...] = (),
+        kept: KeptScales = NOTHING_KEPT,
     ) -> None:
         self._folder = folder
-        self._notes = notes
+        self._notes = kept.notes
         self._weights = {weight.info.name: weight for weight in weights}
-        self._infos = _infos(folder.tensors, weights, left_out)
+        self._infos = _infos(folder.tensors, weights, kept.parts)
         config = {k: v for k, v in folder.facts.config.items() if k != QUANTIZATION}
-        self._facts = replace(folder.facts, config=config)
+        self._facts = replace(folder.facts, config=config, kv_scales=kept.scales)
 
     @property
     def path(self) -> Path:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.compressed_config import METHOD
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.errors import UsageError
+from fewbit.export.compressed_kept import kept_limits, kept_scheme, kept_tensors
 from fewbit.export.compressed_parts import content_of, parts_of
 from fewbit.export.compressed_scheme import Scheme, candidates, runtime_limits, scheme_of
 from fewbit.export.folder import left_out
@@ -30,6 +31,7 @@ from fewbit.export.layers import (
     plain_modules,
 )
 from fewbit.export.packed import write_packed
+from fewbit.export.sglang import compressed_limits
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantTensor
@@ -90,7 +92,10 @@ class CompressedTensorsTarget:
         schemes = self._schemes(source, formats)
         named = {slot: schemes[slot].title if slot in schemes else "floats" for slot in formats}
         mixed = mixed_fusions(named)
-        limits = [limit for s in dict.fromkeys(schemes.values()) for limit in runtime_limits(s)]
+        distinct = tuple(dict.fromkeys(scheme.shared for scheme in schemes.values()))
+        limits = [limit for scheme in distinct for limit in runtime_limits(scheme)]
+        limits += kept_limits(source.kv_scales)
+        limits += compressed_limits(distinct, mixture=source.config.mixture is not None)
         return tuple(dict.fromkeys([mixed, *limits] if mixed else limits))
 
     def write(self, job: Job) -> None:
@@ -106,7 +111,7 @@ class CompressedTensorsTarget:
         def make(slot: Slot, _: str, tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
             return content_of(tensor, schemes[slot])
 
-        write_packed(job, changes, announce, make)
+        write_packed(job, changes, announce, make, extras=kept_tensors(source.kv_scales))
 
     def _packed(self, source: ModelSource, slot: Slot) -> bool:
         return bool(packed_slots({slot: self.holding(source, slot).format}))
@@ -150,7 +155,7 @@ def _config(
         "format": containers.pop() if len(containers) == 1 else _MIXED,
         "quantization_status": "compressed",
         "global_compression_ratio": None,
-        "kv_cache_scheme": None,
+        "kv_cache_scheme": kept_scheme(source.kv_scales),
         "ignore": list(patterns(plain, everything)),
         "config_groups": {
             f"group_{number}": {

@@ -24,16 +24,18 @@ Make = Callable[[Slot, str, QuantTensor], Iterator[tuple[str, NDArray[Any]]]]
 """Gives the data of each entry by its name within the module; the tensor is `job.read(slot)`."""
 
 
-def write_packed(
+def write_packed(  # noqa: PLR0913
     job: Job,
     changes: Mapping[str, Any],
     announce: Announce,
     make: Make,
+    *,
     metadata: Mapping[str, str] = MappingProxyType({}),
+    extras: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
 ) -> None:
     """Write a folder: packed matrices as the target has them, everything else as floats.
 
-    `metadata` is more free text for the file's header.
+    `metadata` is more free text for the file's header, `extras` are further tensors.
 
     Raises as `write_folder`.
     """
@@ -44,6 +46,7 @@ def write_packed(
             parts += announce(slot, module_of(holding.stored))
         else:
             parts.append(float_part(job.source, slot, holding))
+    parts += [Part(name, "F32", array.shape) for name, array in extras.items()]
 
     def content() -> Iterator[tuple[str, NDArray[Any]]]:
         for slot, holding in job.planned.holdings.items():
@@ -53,5 +56,6 @@ def write_packed(
                 continue
             for name, array in make(slot, module, tensor):
                 yield f"{module}.{name}", np.ascontiguousarray(array)
+        yield from extras.items()
 
     write_folder(job, changes, parts, content(), metadata)

@@ -99,7 +99,7 @@ class TorchAoTarget:
             return _arrays(tensor)
 
         changes = {"dtype": _DTYPE, "quantization_config": quantization}
-        write_packed(job, changes, announce, make, metadata)
+        write_packed(job, changes, announce, make, metadata=metadata)
 
 
 def torchao(settings: ExportSettings) -> TorchAoTarget:
