@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_header import parse_gguf
 from fewbit.checkpoint.mapped import ClosedByWith, MappedFile
 from fewbit.checkpoint.stored import StoredTensor, find_stored
-from fewbit.errors import UnsupportedError
 from fewbit.formats.spec import QuantTensor
 from fewbit.records.loading import FileStamp
 
 
 class GgufCheckpoint(ClosedByWith):
-    """A GGUF file as a checkpoint; opening it reads the header only.
+    """One GGUF file as a checkpoint; opening it reads the header only.
 
     Raises:
-        BadFileError, UnsupportedError: as `parse_gguf`, or the file is one part of several.
+        BadFileError, UnsupportedError: as `parse_gguf`.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = MappedFile(path)
         try:
             self._layout = parse_gguf(self._file.data, path)
-            _refuse_part(path, self._layout.facts.metadata)
         except BaseException:
             self._file.close()
             raise
@@ -81,12 +78,3 @@ class GgufCheckpoint(ClosedByWith):
 
     def _stored(self, name: str) -> StoredTensor:
         return find_stored(self._file, self._layout.tensors, name)
-
-
-def _refuse_part(path: Path, metadata: Mapping[str, Any]) -> None:
-    parts = metadata.get("split.count", 1)
-    if type(parts) is int and parts > 1:
-        raise UnsupportedError(
-            f"{path} is one of {parts} parts of a split GGUF file; join them first "
-            "(llama-gguf-split --merge)."
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ import numpy as np
 from fewbit.atomic import replacing
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_header import DEFAULT_ALIGNMENT, MAGIC
+from fewbit.checkpoint.gguf_split import MAX_PARTS, part_path, split_keys
 from fewbit.checkpoint.gguf_types import SCALARS, ArrayOf, MetadataType, ValueType
-from fewbit.errors import FaultError, UnsupportedError, UsageError
+from fewbit.errors import FaultError, OutputError, UnsupportedError, UsageError
 from fewbit.formats.registry import GGUF_TYPES
 from fewbit.formats.spec import BlockSpec, QuantTensor
 
@@ -54,12 +56,104 @@ def write_gguf(
         UsageError: a value does not fit its type, or has none.
         FaultError: `read` gives another format or size than announced.
     """
-    alignment = int(facts.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
-    head = _header(facts, tensors, alignment)
     with replacing(path) as file:
-        file.write(head + bytes(-len(head) % alignment))
-        for info in tensors:
-            _write_tensor(file, info, read(info.name), alignment)
+        _write_into(file, facts, tensors, read)
+
+
+def write_gguf_parts(
+    out: Path,
+    facts: GgufFacts,
+    tensors: Sequence[TensorInfo],
+    read: Callable[[str], QuantTensor],
+    largest: int,
+) -> list[Path]:
+    """Write a file in numbered parts, of which none or all are there afterwards; return them.
+
+    The first part has the metadata, and its name appears last. A model that fits is one plain file.
+
+    Args:
+        out: the file's name without numbers.
+        facts: as of `write_gguf`.
+        tensors: as of `write_gguf`.
+        read: as of `write_gguf`.
+        largest: bytes of tensors in a part, at most, unless one tensor alone has more.
+
+    Raises:
+        OutputError: a part exists already, or cannot be written.
+        UnsupportedError, UsageError, FaultError: as `write_gguf`.
+    """
+    parts = _parted(tensors, largest)
+    if len(parts) == 1:
+        write_gguf(out, facts, tensors, read)
+        return [out]
+    paths = [part_path(out, number, len(parts)) for number in range(len(parts))]
+    _require_absent(paths)
+    try:
+        with contextlib.ExitStack() as files:
+            opened = [files.enter_context(replacing(path)) for path in paths]
+            for number, part in enumerate(parts):
+                keys = split_keys(number, len(parts), len(tensors))
+                own = overlay(facts if number == 0 else _bare(facts), keys)
+                _write_into(opened[number], own, part, read)
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
+    return paths
+
+
+def _parted(tensors: Sequence[TensorInfo], largest: int) -> list[list[TensorInfo]]:
+    """Return consecutive tensors in parts of at most so many bytes, none of them empty."""
+    parts: list[list[TensorInfo]] = [[]]
+    size = 0
+    for info in tensors:
+        if parts[-1] and size + info.nbytes > largest:
+            parts.append([])
+            size = 0
+        parts[-1].append(info)
+        size += info.nbytes
+    if len(parts) > MAX_PARTS:
+        raise UsageError(
+            f"Parts of {largest:,} bytes would be {len(parts)}, more than the {MAX_PARTS} allowed; "
+            "give a larger --split-size."
+        )
+    return parts
+
+
+def _require_absent(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if path.exists():
+            raise OutputError(f"{path} exists already; remove it or choose another output.")
+
+
+def _bare(facts: GgufFacts) -> GgufFacts:
+    """Return what parts after the first need of the metadata."""
+    key = "general.alignment"
+    own = {key: facts.metadata[key]} if key in facts.metadata else {}
+    return GgufFacts(own, {name: facts.types[name] for name in own})
+
+
+def header_bytes(facts: GgufFacts, tensors: Sequence[TensorInfo]) -> int:
+    """Return how many bytes come before the data of a file, and at most between its tensors."""
+    alignment = _alignment(facts)
+    return len(_header(facts, tensors, alignment)) + alignment * (len(tensors) + 1)
+
+
+def _alignment(facts: GgufFacts) -> int:
+    return int(facts.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
+
+
+def _write_into(
+    file: BinaryIO,
+    facts: GgufFacts,
+    tensors: Sequence[TensorInfo],
+    read: Callable[[str], QuantTensor],
+) -> None:
+    alignment = _alignment(facts)
+    head = _header(facts, tensors, alignment)
+    file.write(head + bytes(-len(head) % alignment))
+    for info in tensors:
+        _write_tensor(file, info, read(info.name), alignment)
 
 
 def _header(facts: GgufFacts, tensors: Sequence[TensorInfo], alignment: int) -> bytes:

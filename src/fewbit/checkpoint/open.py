@@ -11,7 +11,7 @@ from fewbit.checkpoint.artefact import ArtefactCheckpoint
 from fewbit.checkpoint.checkpoint import Checkpoint
 from fewbit.checkpoint.compressed_tensors import open_compressed
 from fewbit.checkpoint.detect import Kind, detect
-from fewbit.checkpoint.gguf_read import GgufCheckpoint
+from fewbit.checkpoint.gguf_split import open_gguf
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
 from fewbit.checkpoint.packed_folder import QUANTIZATION
 from fewbit.errors import UnsupportedError
@@ -28,7 +28,7 @@ _PACKED: Mapping[str, Callable[[HuggingFaceCheckpoint], Checkpoint]] = MappingPr
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a GGUF file, a Hugging Face folder or an artefact of fewbit.
+    """Open a GGUF file or all parts of a split one, a Hugging Face folder or a fewbit artefact.
 
     Headers and configuration are read and checked; tensors are not.
 
@@ -38,7 +38,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     match detect(path):
         case Kind.GGUF:
-            return GgufCheckpoint(path)
+            return open_gguf(path)
         case Kind.HUGGING_FACE:
             return _open_folder(path)
         case Kind.FEWBIT:

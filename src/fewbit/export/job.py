@@ -46,10 +46,16 @@ class Job:
         """What is exported."""
         return self.planned.source
 
-    def read(self, slot: Slot) -> QuantTensor:
-        """Return a slot's tensor in the format of its holding, as the Program has it.
+    def read(
+        self, slot: Slot, arrange: Callable[[QuantTensor], QuantTensor] = lambda tensor: tensor
+    ) -> QuantTensor:
+        """Return a slot's tensor in the format of its holding.
 
         Its conversion is recorded, and the source's pages are let go.
+
+        Args:
+            slot: whose tensor.
+            arrange: brings it from the Program's order of rows and values into the export's.
 
         Raises:
             NumericalError: a value is beyond the format's range; the message names the tensor.
@@ -59,7 +65,7 @@ class Job:
             converted = convert(self.source.read(slot), holding.format)
         except NumericalError as error:
             raise NumericalError(f"{self.source.info(slot).name}: {error}") from error
-        tensor = converted.tensor
+        tensor = arrange(converted.tensor)
         self._written[slot] = Written(tensor.nbytes, digest(tensor), converted.relative_error)
         self.source.release(slot)
         self._progress("exporting", len(self._written), len(self.planned.holdings))

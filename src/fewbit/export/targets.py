@@ -9,12 +9,14 @@ from fewbit.errors import UsageError
 from fewbit.export.awq import awq
 from fewbit.export.compressed_tensors import compressed_tensors
 from fewbit.export.gptq import gptq, gptq_v2
+from fewbit.export.gguf import gguf
 from fewbit.export.hf import hf
 from fewbit.export.target import ExportSettings, Target
 from fewbit.export.torchao import torchao
 
 TARGETS: Mapping[str, Callable[[ExportSettings], Target]] = MappingProxyType(
     {
+        "gguf": gguf,
         "hf": hf,
         "compressed-tensors": compressed_tensors,
         "gptq": gptq,

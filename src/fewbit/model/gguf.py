@@ -1,4 +1,4 @@
-"""The metadata of GGUF files as a configuration."""
+"""The metadata of GGUF files as a configuration, and a configuration as metadata."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fewbit.model.config import (
 )
 from fewbit.model.families import Family, family_of_gguf, gguf_name
 from fewbit.model.fields import Fields
-from fewbit.model.huggingface import embed_scale, softcap
+from fewbit.model.gemma import embed_scale, softcap
 from fewbit.model.mixtures import expert_count, mixture_of_gguf
-from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind
+from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind, yarn_attention_factor
 from fewbit.program import Activation
 
 ROPE_DIVISORS = "rope_freqs.weight"
@@ -188,4 +188,14 @@ def _scaling(fields: Fields) -> RopeScaling:
         original,
         beta_fast=fields.number("rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32.0),
         beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1.0),
+        attention_factor=_attention_factor(fields, factor),
     )
+
+
+def _attention_factor(fields: Fields, factor: float) -> float | None:
+    """Return the factor on cos and sin; the file holds what the usual one is multiplied with."""
+    name = "rope.scaling.attn_factor"
+    if not fields.has(name):
+        return None
+    usual = yarn_attention_factor(RopeScaling(ScalingKind.YARN, factor))
+    return fields.number(name, 1e-3, 1e3) * usual

@@ -22,6 +22,7 @@ from fewbit.model.config import (
 )
 from fewbit.model.families import FAMILIES, Family, WindowRule, family_of_huggingface
 from fewbit.model.fields import Fields
+from fewbit.model.gemma import embed_scale, softcap
 from fewbit.model.mixtures import mixture_of_huggingface, written_mixture
 from fewbit.model.rope import RopeConfig, RopeScaling, ScalingKind, llama3_from_divisors
 from fewbit.program import Activation
@@ -107,11 +108,6 @@ def to_huggingface(config: ModelConfig) -> dict[str, Any]:
     return written | written_mixture(config)
 
 
-def embed_scale(family: Family, hidden: int) -> float:
-    """Return the factor on embeddings: sqrt(hidden) rounded to float32 for Gemma, else 1."""
-    return float(np.float32(math.sqrt(hidden))) if family.gemma else 1.0
-
-
 def _family(fields: Fields) -> Family:
     names = fields.raw("architectures", ())
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -154,13 +150,6 @@ def _attention_scale(fields: Fields, family: Family, head_dim: int) -> float:
     if family.gemma:
         scalar = fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0)
     return 1.0 / math.sqrt(scalar)
-
-
-def softcap(fields: Fields, family: Family, name: str) -> float | None:
-    """Return a bound of scores or logits; only Gemma has them, under a name of the file's kind."""
-    if not family.gemma or not fields.has(name):
-        return None
-    return fields.number(name, 1e-3, 1e6)
 
 
 def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, ...]:

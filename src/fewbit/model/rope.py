@@ -74,7 +74,7 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> tuple[tuple[float, ...]
             scaled = _llama3(plain, scaling)
         case ScalingKind.YARN:
             scaled = _yarn(plain, scaling, rope.theta, head_dim)
-            factor = _yarn_attention_factor(scaling)
+            factor = yarn_attention_factor(scaling)
         case ScalingKind.FACTORS:
             scaled = plain / np.asarray(scaling.divisors, np.float32)
     return tuple(float(f) for f in scaled.astype(np.float32)), factor
@@ -137,7 +137,8 @@ def _yarn_dimension(rotations: float, scaling: RopeScaling, theta: float, head_d
     return head_dim * math.log(turns) / (2 * math.log(theta))
 
 
-def _yarn_attention_factor(scaling: RopeScaling) -> float:
+def yarn_attention_factor(scaling: RopeScaling) -> float:
+    """Return what YaRN multiplies cos and sin with."""
     if scaling.attention_factor is not None:
         return scaling.attention_factor
     return 1.0 if scaling.factor <= 1 else 0.1 * math.log(scaling.factor) + 1.0

@@ -9,8 +9,8 @@ from typing import Any
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts
 from fewbit.tokens.export import to_hugging_face
 from fewbit.tokens.from_gguf import from_gguf
+from fewbit.tokens.gguf_fields import MODEL, NO_TOKENIZER
 
-_MODEL = "tokenizer.ggml.model"
 _TEMPLATE = "tokenizer.chat_template"
 
 
@@ -26,7 +26,8 @@ def sidecars(facts: HuggingFaceFacts | GgufFacts) -> dict[str, bytes]:
     """
     if isinstance(facts, HuggingFaceFacts):
         return _of_folder(facts)
-    return _of_gguf(facts.metadata) if _MODEL in facts.metadata else {}
+    absent = facts.metadata.get(MODEL, NO_TOKENIZER) == NO_TOKENIZER
+    return {} if absent else _of_gguf(facts.metadata)
 
 
 def _of_folder(facts: HuggingFaceFacts) -> dict[str, bytes]:

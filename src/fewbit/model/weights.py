@@ -140,7 +140,7 @@ def source_of(checkpoint: Checkpoint) -> ModelSource:
     """Return the model in an opened checkpoint; raises as `open_model`."""
     config = _read_config(checkpoint)
     shapes = slot_shapes(config)
-    place = _gguf_place if isinstance(checkpoint.facts, GgufFacts) else _huggingface_place
+    place = gguf_place if isinstance(checkpoint.facts, GgufFacts) else _huggingface_place
     slots = {slot: place(config, slot, checkpoint.tensors) for slot in shapes}
     for slot, shape in shapes.items():
         _check_shape(checkpoint, slots[slot], shape)
@@ -196,7 +196,15 @@ def _huggingface_place(config: ModelConfig, slot: Slot, tensors: Collection[str]
     return fused_huggingface(config.mixture, config.hidden, slot, tensors) or StoredWeight(name)
 
 
-def _gguf_place(config: ModelConfig, slot: Slot, tensors: Collection[str]) -> StoredWeight:
+def gguf_place(config: ModelConfig, slot: Slot, tensors: Collection[str] = ()) -> StoredWeight:
+    """Return where a GGUF file has a slot's tensor, and in which convention.
+
+    Args:
+        config: of the model.
+        slot: one of its slots.
+        tensors: the names of what the file stores; old files have a tensor for each expert. Without
+            names the layout is that of new files.
+    """
     name = gguf_name(slot)
     site = slot.split(".")[-2]
     if site.endswith("_norm"):

@@ -20,6 +20,7 @@ from fewbit.errors import FaultError, OutputError
 from fewbit.formats.registry import F32, decode, encode, is_integer
 from fewbit.formats.spec import QuantTensor, digest, join_rows
 from fewbit.model.facts import quantized_formats
+from fewbit.model.gguf_metadata import file_type
 from fewbit.model.sidecars import sidecars
 from fewbit.model.weights import ModelSource, as_stored
 from fewbit.model.written import written_config
@@ -34,15 +35,6 @@ from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest
 
 Progress = Callable[[PlannedTensor], None]
 """Called when a tensor is done."""
-
-GGUF_FILE_TYPES = {
-    **{"f32": 0, "f16": 1, "bf16": 32, "mxfp4": 38, "iq4_nl": 25, "iq4_xs": 30},
-    **{"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7},
-    **{"q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16, "q6_k": 18},
-}
-"""`general.file_type` of llama.cpp by the format of most weights (of k-quants, the plain mix)."""
-_GUESSED = 1024
-"""What llama.cpp has for a file whose type must be guessed from its tensors."""
 
 
 def container_of(out: Path) -> Container:
@@ -282,7 +274,7 @@ def _file_type(planned: QuantizationPlan) -> int:
     weights: Counter[str] = Counter()
     for tensor in planned.tensors:
         weights[tensor.format.name] += tensor.weights
-    return GGUF_FILE_TYPES.get(weights.most_common(1)[0][0], _GUESSED)
+    return file_type(weights)
 
 
 def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> SourceFacts:

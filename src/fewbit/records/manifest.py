@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,8 @@ from fewbit.records.recipe import Recipe
 from fewbit.records.tuning import TuneRecord
 
 SCHEMA_VERSION = 1
+
+_PART = re.compile(r"-[0-9]{5}-of-([0-9]{5})\.gguf$")
 
 Status = Literal["quantized", "kept", "absent"]
 
@@ -117,9 +120,13 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 def manifest_path(artefact: Path) -> Path:
-    """Return where an artefact's manifest lies: in its folder, or beside its GGUF file."""
+    """Return where an artefact's manifest lies: in its folder, or beside its GGUF file.
+
+    A file in numbered parts has it beside the first, whichever is given.
+    """
     if artefact.suffix.lower() == ".gguf":
-        return artefact.with_name(artefact.name + ".manifest.json")
+        first = _PART.sub(r"-00001-of-\1.gguf", artefact.name)
+        return artefact.with_name(first + ".manifest.json")
     return artefact / "manifest.json"
 
 

@@ -15,6 +15,8 @@ from tokenizers import AddedToken, decoders, models, normalizers
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
 from fewbit.tokens.gguf_fields import (
+    MODEL,
+    NO_TOKENIZER,
     PREFIX,
     SPECIAL_TYPES,
     TokenType,
@@ -49,9 +51,9 @@ def from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
             a merge names an absent token, an id is beyond the vocabulary.
     """
     model = field(metadata, "model", str)
-    if model is None:
+    if model in (None, NO_TOKENIZER):
         raise MissingError(
-            "The GGUF file carries no tokenizer (tokenizer.ggml.model is absent); "
+            f"The GGUF file carries no tokenizer ({MODEL} is {model or 'absent'}); "
             "use a file that has one."
         )
     builders = {"gpt2": _byte_level, "llama": _sentence_piece}

@@ -13,6 +13,9 @@ from fewbit.errors import BadFileError, MissingError
 from fewbit.tokens.merges import split_merges
 
 PREFIX = "tokenizer.ggml."
+MODEL = PREFIX + "model"
+NO_TOKENIZER = "none"
+"""The model of a file that takes and gives token ids only."""
 DAMAGED = "the file is damaged, fetch it again"
 
 
@@ -34,11 +37,16 @@ SPECIAL_TYPES = frozenset({TokenType.UNKNOWN, TokenType.CONTROL})
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id, checked: as many types as texts, no text twice."""
+    """Tokens by id, checked: as many types as texts, no text twice.
+
+    Tokens that fill the embedding's last rows (`[PAD151665]`, never used) are left out.
+    """
 
     texts: list[str]
     types: list[int]
     ids: dict[str, int]
+    entries: int
+    """Of the file's lists, with what fills them up."""
 
     def of_types(self, *kinds: TokenType) -> list[tuple[int, str]]:
         """Return ids and texts of the tokens of these types, ascending."""
@@ -79,7 +87,11 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise _wrong_length("token_type", len(types), len(texts))
     if not set(map(type, types)) <= {int, bool}:
         raise BadFileError(f"{PREFIX}token_type is not an array of integers; {DAMAGED}.")
-    return Vocabulary(texts, _with_roles(metadata, types), ids)
+    types = _with_roles(metadata, types)
+    size = _without_padding(texts, types)
+    for token in range(size, len(texts)):
+        del ids[texts[token]]
+    return Vocabulary(texts[:size], types[:size], ids, len(texts))
 
 
 def _with_roles(metadata: Mapping[str, Any], types: list[int]) -> list[int]:
@@ -101,6 +113,21 @@ def _token_text(index: int, text: object) -> str:
         return text or f"[EMPTY_{index}]"
     found = "not UTF-8" if isinstance(text, bytes) else f"a {type(text).__name__}"
     raise BadFileError(f"{PREFIX}tokens[{index}] is {found} instead of text; {DAMAGED}.")
+
+
+def padding_text(token: int) -> str:
+    """Return what converters write for an id without a token, of type `UNUSED`."""
+    return f"[PAD{token}]"
+
+
+def _without_padding(texts: list[str], types: list[int]) -> int:
+    """Return how many tokens are left without those that only fill the embedding's last rows."""
+    size = len(texts)
+    while (
+        size and types[size - 1] == TokenType.UNUSED and texts[size - 1] == padding_text(size - 1)
+    ):
+        size -= 1
+    return size
 
 
 def read_merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -140,8 +167,8 @@ def read_scores(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[flo
     scores = _array(metadata, "scores")
     if scores is None:
         raise MissingError(f"{PREFIX}scores is absent; a SentencePiece BPE needs it.")
-    if len(scores) != len(vocabulary.texts):
-        raise _wrong_length("scores", len(scores), len(vocabulary.texts))
+    if len(scores) != vocabulary.entries:
+        raise _wrong_length("scores", len(scores), vocabulary.entries)
     for index, score in enumerate(scores):
         if not isinstance(score, (int, float)) or not math.isfinite(score):
             raise BadFileError(f"{PREFIX}scores[{index}] is {score!r}; scores are finite numbers.")

@@ -17,6 +17,11 @@ SPACE = "▁"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+def is_byte_token(text: str) -> bool:
+    """Return whether a SentencePiece token stands for one byte."""
+    return _BYTE_TOKEN.fullmatch(text) is not None
+
+
 class PieceRule(Protocol):
     """How a tokenizer's tokens become bytes."""
 

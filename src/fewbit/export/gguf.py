@@ -1,0 +1,168 @@
+"""GGUF files, from whatever the model is in: for llama.cpp and all that is built on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fewbit.atomic import write_bytes
+from fewbit.checkpoint.checkpoint import GgufFacts
+from fewbit.checkpoint.gguf_types import ValueType
+from fewbit.checkpoint.gguf_write import overlay, write_gguf_parts
+from fewbit.checkpoint.open import open_checkpoint
+from fewbit.errors import FaultError, UsageError
+from fewbit.export.folder import left_out
+from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.formats.registry import BF16, BLOCK_FORMATS, F16, F32, is_integer
+from fewbit.formats.spec import NumberFormat, QuantSpec
+from fewbit.model.binding import is_vector
+from fewbit.model.families import FAMILIES, expert_of, is_router
+from fewbit.model.gguf_metadata import file_type, refusals
+from fewbit.model.gguf_view import GgufView, is_gguf_type, viewed
+from fewbit.model.weights import ModelSource, as_stored, gguf_place
+from fewbit.program import Slot
+from fewbit.records.export import AbsentTensor
+from fewbit.records.kernels import Activations
+from fewbit.records.manifest import manifest_path
+
+if TYPE_CHECKING:
+    from fewbit.export.job import Job
+
+_WHOLE_FILE = 1 << 62
+_ORDER = ("q4_0", "q5_0", "q8_0", "q4_1", "q5_1")
+"""The types that integers get which are in no GGUF type: of the small first."""
+
+
+@dataclass(frozen=True)
+class GgufTarget:
+    """One file, or numbered parts of at most `split_bytes` of tensors."""
+
+    split_bytes: int | None = None
+    name: str = "gguf"
+    container: Literal["file"] = "file"
+
+    def holding(self, source: ModelSource, slot: Slot) -> Holding:
+        """Return a tensor's own type where it has one, else the type that keeps its codes.
+
+        Vectors and routers are float32; the experts of a layer share a type.
+        """
+        place = _place(source, slot)
+        if is_vector(slot) or is_router(slot):
+            return held(source, slot, place, [F32])
+        forms = {source.info(twin).format for twin in _sharing(source, slot)}
+        if len(forms) == 1:
+            return held(source, slot, place, _candidates(source.info(slot).format))
+        wide = max((_candidates(form) for form in sorted(forms, key=lambda f: f.name)), key=_width)
+        return held(source, slot, place, wide)
+
+    def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
+        """Return a folder's tensors without a slot; those of a GGUF file are kept."""
+        return () if isinstance(source.checkpoint.facts, GgufFacts) else left_out(source)
+
+    def notes(self, source: ModelSource) -> tuple[str, ...]:
+        """Return what the metadata says otherwise; raises UnsupportedError where it cannot."""
+        formats = {slot: self.holding(source, slot).format for slot in source.slots}
+        view = GgufView(source, formats)
+        viewed(view)
+        return (*view.notes, *_activation_notes(source, formats))
+
+    def refusals(
+        self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
+    ) -> tuple[str, ...]:
+        """Return what llama.cpp would not load or would compute otherwise."""
+        return refusals(source.config, FAMILIES[source.config.family].gguf)
+
+    def write(self, job: Job) -> None:
+        """Write the file or its parts, then the manifest beside it or the first of them."""
+        formats = job.planned.formats
+        view = GgufView(
+            job.source,
+            formats,
+            lambda slot, place, form: job.read(slot, lambda found: as_stored(place, found, form)),
+        )
+        changes = {
+            "general.file_type": (ValueType.UINT32, file_type(_sizes(job))),
+            "general.quantization_version": (ValueType.UINT32, 2),
+        }
+        infos = list(view.tensors.values())
+        facts = overlay(view.facts, changes)
+        largest = self.split_bytes or _WHOLE_FILE
+        paths = write_gguf_parts(job.out, facts, infos, view.read, largest)
+        try:
+            _check_written(paths[0], view)
+            write_bytes(manifest_path(paths[0]), job.manifest_json())
+        except BaseException:
+            for path in paths:
+                path.unlink()
+            raise
+
+
+def gguf(settings: ExportSettings) -> GgufTarget:
+    """Return the target.
+
+    Raises:
+        UsageError: a setting that it does not have.
+    """
+    if settings.dtype != BF16:
+        raise UsageError("--dtype is for --to hf; leave it out.")
+    return GgufTarget(settings.split_bytes)
+
+
+def _place(source: ModelSource, slot: Slot) -> str:
+    if isinstance(source.checkpoint.facts, GgufFacts):
+        return source.slots[slot].name
+    return gguf_place(source.config, slot).name
+
+
+def _sharing(source: ModelSource, slot: Slot) -> Sequence[Slot]:
+    """Return the slots that lie in one tensor of the file with a slot."""
+    if expert_of(slot) is None or source.config.mixture is None:
+        return [slot]
+    layer, _, rest = slot.partition(".experts.")
+    _, _, matrix = rest.partition(".")
+    return [f"{layer}.experts.{n}.{matrix}" for n in range(source.config.mixture.experts)]
+
+
+def _candidates(form: NumberFormat) -> list[NumberFormat]:
+    """Return the types that a format may get, the preferred ones first."""
+    if is_gguf_type(form):
+        return [form]
+    bits = form.bits if isinstance(form, QuantSpec) else 8
+    types = [BLOCK_FORMATS[name].spec for name in _ORDER]
+    return [*(t for t in types if bits <= int(t.bits_per_weight((1, 32)))), F16]
+
+
+def _width(candidates: Sequence[NumberFormat]) -> float:
+    return candidates[0].bits_per_weight((1, 256))
+
+
+def _activation_notes(source: ModelSource, formats: Mapping[Slot, NumberFormat]) -> tuple[str, ...]:
+    chosen = Counter(
+        source.activations(slot).value
+        for slot, form in formats.items()
+        if is_integer(form) and not is_vector(slot)
+        if source.activations(slot) is not Activations.INT8
+    )
+    return tuple(
+        f"{count} layers round their inputs to {name}, which a GGUF file cannot say: each runtime "
+        "rounds as it does."
+        for name, count in chosen.items()
+    )
+
+
+def _sizes(job: Job) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for slot, holding in job.planned.holdings.items():
+        rows, columns = job.source.info(slot).matrix_shape
+        sizes[holding.format.name] += rows * columns
+    return dict(sizes)
+
+
+def _check_written(path: Path, view: GgufView) -> None:
+    """Open what was written and compare it with what was promised."""
+    with open_checkpoint(path) as written:
+        if dict(written.tensors) != dict(view.tensors):
+            raise FaultError(f"{path} was written, but its tensors are not what was promised.")
