@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
 from fewbit.checkpoint.gguf_types import MetadataType
@@ -129,7 +129,11 @@ class Checkpoint(Protocol):
         ...
 
 
-def content_digest(checkpoint: Checkpoint) -> str:
-    """Return the SHA-256 of the lines `<tensor's digest>  <tensor's name>`, in file order."""
-    lines = (f"{checkpoint.digest(name)}  {name}\n" for name in checkpoint.tensors)
+def content_digest(checkpoint: Checkpoint, known: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the SHA-256 of the lines `<tensor's digest>  <tensor's name>`, in file order.
+
+    `known` has digests that were taken already, by name; they are not taken again.
+    """
+    names = checkpoint.tensors
+    lines = (f"{known.get(name) or checkpoint.digest(name)}  {name}\n" for name in names)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

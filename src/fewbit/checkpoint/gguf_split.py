@@ -86,6 +86,11 @@ class SplitGgufCheckpoint(ClosedByWith):
         infos = {name: part.tensors[name] for name, part in self._owners.items()}
         return MappingProxyType(infos)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return nothing: all that is in the files is a tensor or metadata."""
+        return ()
+
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as read-only views of its file; raises MissingError without one."""
         return self._owner(name).read(name)

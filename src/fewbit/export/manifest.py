@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from fewbit import __version__
+from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.export.plan import PlannedExport
 from fewbit.formats.registry import is_integer, parse_format
 from fewbit.model.binding import is_vector
@@ -183,11 +183,10 @@ def _absent(source: ModelSource, tensor: AbsentTensor) -> TensorEntry:
 
 def _source_facts(source: ModelSource, entries: Sequence[TensorEntry]) -> SourceFacts:
     digests = {entry.source: entry.source_sha256 for entry in entries}
-    lines = (f"{digests[n]}  {n}\n" for n in source.checkpoint.tensors if n in digests)
     infos = source.checkpoint.tensors.values()
     return SourceFacts(
         path=str(source.path),
-        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
+        sha256=content_digest(source.checkpoint, digests),
         formats=dict(Counter(info.format.name for info in infos)),
         quantized=bool(quantized_formats(source)),
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fewbit.errors import UsageError
+from fewbit.errors import UnsupportedError, UsageError
 from fewbit.export.target import Holding, Target
 from fewbit.formats.spec import NumberFormat
+from fewbit.model.huggingface import from_huggingface
 from fewbit.model.weights import ModelSource
+from fewbit.model.written import same_program, written_config
 from fewbit.program import Slot
 from fewbit.records.export import ExportedTensor, ExportPlan
 
@@ -35,6 +37,8 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
     Raises:
         UnsupportedError: the target has no place for a tensor or for the configuration.
     """
+    if target.container == "folder":
+        _require_plain(source)
     holdings = {slot: target.holding(source, slot) for slot in source.slots}
     tensors = tuple(_exported(source, slot, holding) for slot, holding in holdings.items())
     formats = {slot: holding.format for slot, holding in holdings.items()}
@@ -49,6 +53,20 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
         refusals=target.refusals(source, formats),
     )
     return PlannedExport(source, target, holdings, record)
+
+
+def _require_plain(source: ModelSource) -> None:
+    """Refuse a model that config.json alone does not describe, such as one with rotations inside.
+
+    Raises:
+        UnsupportedError: other runtimes would compute something else.
+    """
+    if not same_program(from_huggingface(written_config(source)), source.config):
+        raise UnsupportedError(
+            f"{source.path} computes what a plain config.json cannot say (rotations inside the "
+            "MLP, for example), so other runtimes would compute something else; quantize without "
+            "that transform to export."
+        )
 
 
 def require_held(planned: PlannedExport) -> None:

@@ -182,6 +182,12 @@ def as_gguf(source: ModelSource) -> ModelSource:
     return viewed(GgufView(source, {slot: own_type(source, slot) for slot in source.slots}))
 
 
+def origin_of(source: ModelSource) -> ModelSource:
+    """Return the model behind one that is seen as a GGUF file, and any other as it is."""
+    checkpoint = source.checkpoint
+    return checkpoint.origin if isinstance(checkpoint, GgufView) else source
+
+
 def viewed(view: GgufView) -> ModelSource:
     """Return the model that a view's reader finds in it.
 

@@ -256,7 +256,7 @@ class _Found:
     def budget(self) -> Budget:
         """The target as bytes of tensors."""
         wish = self.work.wish
-        return budget_of(wish.target, wish.source, self.plan(smallest(self.groups)))
+        return budget_of(wish.target, self.plan(smallest(self.groups)))
 
     @cached_property
     def room(self) -> int:

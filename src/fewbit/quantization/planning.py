@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,6 +13,7 @@ from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, is_integer, p
 from fewbit.formats.spec import BlockSpec, NumberFormat
 from fewbit.model.families import gguf_name, is_router
 from fewbit.model.gguf import ROPE_DIVISORS
+from fewbit.model.gguf_view import as_gguf, origin_of
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
@@ -41,7 +42,9 @@ def plan(
         UnsupportedError: the container cannot hold a format or cannot be made from this source, or
             a tensor to be quantized cannot be decoded, or a transform cannot be applied.
     """
-    _check_container(source, recipe, container)
+    _check_container(recipe, container)
+    if container is Container.GGUF:
+        source = as_gguf(source)
     planned = _plan(source, recipe, container)
     if not recipe.transforms:
         return planned
@@ -63,7 +66,22 @@ def _plan(source: ModelSource, recipe: Recipe, container: Container) -> Quantiza
             f"The recipe '{recipe.name}' would quantize nothing in {source.path}: "
             f"{_why_nothing(tensors)}; choose a smaller format, or leave the model as it is."
         )
-    return QuantizationPlan(source, recipe, container, tensors)
+    return QuantizationPlan(source, recipe, container, (*tensors, *_left_out(source)))
+
+
+def _left_out(source: ModelSource) -> Iterator[PlannedTensor]:
+    """Yield the tensors that a source seen as a GGUF file has no place for."""
+    origin = origin_of(source)
+    for name in origin.unused if origin is not source else ():
+        info = origin.checkpoint.tensors[name]
+        yield PlannedTensor(
+            source=info,
+            stored="",
+            slot="",
+            format=info.format,
+            status="absent",
+            reason="the Program does not use it, and GGUF files have no name for it",
+        )
 
 
 @dataclass(frozen=True)
@@ -179,8 +197,13 @@ class _Planner:
             slot="",
             format=info.format,
             status="absent" if absent else "kept",
-            reason=absent or "the Program does not use it",
+            reason=absent or self._why_outside(info.name),
         )
+
+    def _why_outside(self, name: str) -> str:
+        if name == ROPE_DIVISORS:
+            return "the Program has it as the frequencies of the rotation"
+        return "the Program does not use it"
 
     def _why_absent(self, name: str) -> str:
         if self.container is Container.GGUF:
@@ -194,7 +217,7 @@ class _Planner:
         return ""
 
 
-def _check_container(source: ModelSource, recipe: Recipe, container: Container) -> None:
+def _check_container(recipe: Recipe, container: Container) -> None:
     if container is not Container.GGUF:
         return
     if recipe.kv is not None:
@@ -214,11 +237,6 @@ def _check_container(source: ModelSource, recipe: Recipe, container: Container) 
                     f"The recipe '{recipe.name}' uses {name}, which GGUF has no type for; write a "
                     "folder instead, or choose rtn-q4_0 or rtn-q8_0."
                 )
-    if not isinstance(source.checkpoint.facts, GgufFacts):
-        raise UnsupportedError(
-            f"{source.path} is no GGUF file, and a GGUF file can be written only from one; "
-            "write a folder instead."
-        )
 
 
 def _slots_by_name(source: ModelSource) -> Mapping[str, list[Slot]]:

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from fewbit.checkpoint.checkpoint import GgufFacts
+from fewbit.checkpoint.gguf_write import header_bytes
 from fewbit.errors import UsageError
-from fewbit.model.weights import ModelSource
 from fewbit.quantization.planned import Container, QuantizationPlan
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMG]i?B|B)?\s*")
@@ -89,7 +90,7 @@ def parse_bits(bits: float) -> BitsTarget:
     return BitsTarget(bits)
 
 
-def budget_of(target: Target, source: ModelSource, planned: QuantizationPlan) -> Budget:
+def budget_of(target: Target, planned: QuantizationPlan) -> Budget:
     """Return a target as bytes of tensors, given any plan for the same source and container.
 
     A GGUF file's header has the source's metadata, so its bytes are known but for the padding
@@ -100,6 +101,7 @@ def budget_of(target: Target, source: ModelSource, planned: QuantizationPlan) ->
         return Budget(int(target.bits * weights / 8), "tensors", 0)
     if planned.container is Container.FEWBIT:
         return Budget(target.bytes, "tensors", 0)
-    infos = source.checkpoint.tensors.values()
-    header = source.path.stat().st_size - sum(info.nbytes for info in infos)
-    return Budget(target.bytes, "file", header + 32 * len(infos))
+    facts = planned.source.checkpoint.facts
+    assert isinstance(facts, GgufFacts)
+    infos = list(planned.source.checkpoint.tensors.values())
+    return Budget(target.bytes, "file", header_bytes(facts, infos))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 from fewbit import __version__
 from fewbit.atomic import is_free, require_apart, write_bytes
 from fewbit.checkpoint.artefact import FORMAT_VERSION, write_artefact
-from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
+from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo, content_digest
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
@@ -21,6 +20,7 @@ from fewbit.formats.registry import F32, decode, encode, is_integer
 from fewbit.formats.spec import QuantTensor, digest, join_rows
 from fewbit.model.facts import quantized_formats
 from fewbit.model.gguf_metadata import file_type
+from fewbit.model.gguf_view import origin_of
 from fewbit.model.sidecars import sidecars
 from fewbit.model.weights import ModelSource, as_stored
 from fewbit.model.written import written_config
@@ -103,6 +103,9 @@ class _Run:
         self.planned = planned
         self.made = made
         self.source = planned.source
+        self._origin = origin_of(planned.source)
+        self._viewed = () if self._origin is planned.source else self._origin.slots
+        """Slots of a source that is seen as a GGUF file: the record is of what is behind."""
         self._progress = progress or (lambda _: None)
         self._parts = _parts_by_name(planned)
         self._entries: dict[tuple[str, Slot], TensorEntry] = {}
@@ -186,25 +189,28 @@ class _Run:
 
     def _common(self, tensor: PlannedTensor) -> dict[str, Any]:
         scale = _input_scale(self._parts.get(tensor.stored, ()), self.made)
+        info = self._origin.info(tensor.slot) if tensor.slot in self._viewed else tensor.source
         return {
-            "source": tensor.source.name,
+            "source": info.name,
             "stored": tensor.stored,
             "slot": tensor.slot,
-            "shape": tensor.source.shape,
-            "source_format": tensor.source.format.name,
+            "shape": info.shape,
+            "source_format": info.format.name,
             "format": tensor.format.name,
             "activations": _recorded_activations(tensor, scale),
             "input_scale": scale,
             "status": tensor.status,
             "fallback": tensor.fallback,
             "reason": tensor.reason,
-            "source_sha256": self._digest(tensor.source.name),
+            "source_sha256": self._digest(info.name),
         }
 
     def _digest(self, name: str) -> str:
         """Return the hash of a tensor of the source, taken once however many parts it has."""
         if name not in self._digests:
-            self._digests[name] = self.source.checkpoint.digest(name)
+            stored = name in self._origin.checkpoint.tensors
+            holder = self._origin if stored else self.source
+            self._digests[name] = holder.checkpoint.digest(name)
         return self._digests[name]
 
 
@@ -278,12 +284,12 @@ def _file_type(planned: QuantizationPlan) -> int:
 
 
 def _source_facts(planned: QuantizationPlan, entries: list[TensorEntry]) -> SourceFacts:
-    hashed = dict.fromkeys(f"{entry.source_sha256}  {entry.source}\n" for entry in entries)
-    formats = {t.source.name: t.source.format.name for t in planned.tensors}
+    checkpoint = origin_of(planned.source).checkpoint
+    digests = {entry.source: entry.source_sha256 for entry in entries}
     return SourceFacts(
         path=str(planned.source.path),
-        sha256=hashlib.sha256("".join(hashed).encode()).hexdigest(),
-        formats=dict(Counter(formats.values())),
+        sha256=content_digest(checkpoint, digests),
+        formats=dict(Counter(info.format.name for info in checkpoint.tensors.values())),
         quantized=bool(quantized_formats(planned.source)),
     )
 
