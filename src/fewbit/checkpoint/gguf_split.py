@@ -6,6 +6,7 @@ The first part has the metadata; each has `split.no` (from 0), `split.count` and
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,12 @@ def open_gguf(path: Path) -> GgufCheckpoint | SplitGgufCheckpoint:
 def part_path(out: Path, number: int, count: int) -> Path:
     """Return the path of a part, counted from 0, of a file that is to be called `out`."""
     return out.with_name(f"{out.stem}-{number + 1:05d}-of-{count:05d}.gguf")
+
+
+def written_as(out: Path) -> Path:
+    """Return the file that was written as `out`: itself, or the first of its parts."""
+    parts = sorted(out.parent.glob(f"{glob.escape(out.stem)}-00001-of-*.gguf"))
+    return parts[0] if parts and not out.exists() else out
 
 
 class SplitGgufCheckpoint(ClosedByWith):

@@ -37,6 +37,7 @@ def export(  # noqa: PLR0913
         split_size: Cut a GGUF file into parts of at most this size, such as 2GB.
         json: Write the plan or the manifest to this file too; - prints it on stdout instead.
     """
+    from fewbit.checkpoint.gguf_split import written_as
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
@@ -69,5 +70,5 @@ def export(  # noqa: PLR0913
             manifest = write(planned, out, settings, progress)
     deliver(manifest, json, print_exported)
     if json != STDOUT:
-        print(out)
+        print(written_as(out))
     return 0

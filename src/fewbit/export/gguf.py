@@ -16,6 +16,7 @@ from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, UsageError
 from fewbit.export.folder import left_out
 from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.formats.blocks import BLOCK
 from fewbit.formats.registry import BF16, BLOCK_FORMATS, F16, F32, is_integer
 from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.model.binding import is_vector
@@ -52,11 +53,10 @@ class GgufTarget:
         place = _place(source, slot)
         if is_vector(slot) or is_router(slot):
             return held(source, slot, place, [F32])
+        columns = source.info(slot).matrix_shape[1]
         forms = {source.info(twin).format for twin in _sharing(source, slot)}
-        if len(forms) == 1:
-            return held(source, slot, place, _candidates(source.info(slot).format))
-        wide = max((_candidates(form) for form in sorted(forms, key=lambda f: f.name)), key=_width)
-        return held(source, slot, place, wide)
+        found = [_candidates(form, columns) for form in sorted(forms, key=lambda f: f.name)]
+        return held(source, slot, place, found[0] if len(found) == 1 else max(found, key=_width))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return a folder's tensors without a slot; those of a GGUF file are kept."""
@@ -126,13 +126,14 @@ def _sharing(source: ModelSource, slot: Slot) -> Sequence[Slot]:
     return [f"{layer}.experts.{n}.{matrix}" for n in range(source.config.mixture.experts)]
 
 
-def _candidates(form: NumberFormat) -> list[NumberFormat]:
-    """Return the types that a format may get, the preferred ones first."""
+def _candidates(form: NumberFormat, columns: int) -> list[NumberFormat]:
+    """Return the types that a format may get, the preferred ones first; never none."""
     if is_gguf_type(form):
         return [form]
     bits = form.bits if isinstance(form, QuantSpec) else 8
-    types = [BLOCK_FORMATS[name].spec for name in _ORDER]
-    return [*(t for t in types if bits <= int(t.bits_per_weight((1, 32)))), F16]
+    types: list[NumberFormat] = [BLOCK_FORMATS[name].spec for name in _ORDER]
+    wide = [t for t in types if bits <= int(t.bits_per_weight((1, 32)))]
+    return wide if columns % BLOCK == 0 else [F16]
 
 
 def _width(candidates: Sequence[NumberFormat]) -> float:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from fewbit.errors import UsageError
 from fewbit.export.awq import awq
 from fewbit.export.compressed_tensors import compressed_tensors
-from fewbit.export.gptq import gptq, gptq_v2
 from fewbit.export.gguf import gguf
+from fewbit.export.gptq import gptq, gptq_v2
 from fewbit.export.hf import hf
 from fewbit.export.target import ExportSettings, Target
 from fewbit.export.torchao import torchao
