@@ -9,6 +9,7 @@ more rounding where the result goes back to half precision.
 from __future__ import annotations
 
 import copy
+import gc
 import io
 
 import numpy as np
@@ -224,6 +225,53 @@ def test_the_gradient_of_the_input_is_that_of_the_dequantized_weights():
     torch.testing.assert_close(ours, theirs)
     layer(x).sum().backward()
     torch.testing.assert_close(layer.bias.grad, torch.full((32,), 5.0))
+
+
+def test_a_layer_that_is_gone_before_its_gradient_is_asked_for():
+    def result():
+        layer = torch.nn.Linear(64, 32)
+        fewbit.quantize_(layer, INT4)
+        return layer(torch.randn(5, 64, requires_grad=True))
+
+    y = result()
+    gc.collect()
+    with pytest.raises(UsageError, match="deleted before its result was used"):
+        y.sum().backward()
+
+
+def test_ops_of_torch_are_well_made():
+    """torch's own check: schema, fake tensors, gradients, and tracing."""
+    layer, x = torch.nn.Linear(64, 32), torch.randn(5, 64, requires_grad=True)
+    fewbit.quantize_(layer, INT4)
+    op = torch.ops.fewbit.linear.default
+    torch.library.opcheck(op, (x, layer.number, 32))
+    gradient = torch.ops.fewbit.linear_gradient.default
+    torch.library.opcheck(gradient, (torch.randn(5, 32), layer.number, 64))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_runs_the_same_kernels():
+    """The whole graph: a backend without code generation is enough to see that nothing breaks."""
+    model, x = block(), torch.randn(3, 64)
+    fewbit.quantize_(model, INT4)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model(x))
+    one, two = (x.clone().requires_grad_() for _ in range(2))
+    compiled(one).sum().backward()
+    model(two).sum().backward()
+    torch.testing.assert_close(one.grad, two.grad)
+    again = copy.deepcopy(model)
+    again.load_state_dict(quantized_block().state_dict())
+    with torch.no_grad():
+        assert torch.equal(torch.compile(again, backend="aot_eager")(x), again(x))
+        assert not torch.equal(again(x), model(x))
+
+
+def quantized_block():
+    other = block()
+    fewbit.quantize_(other, INT4)
+    return other
 
 
 def test_a_layer_in_two_places_is_one():

@@ -5,6 +5,8 @@ Importing this module imports torch, an extra.
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,11 @@ from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.chooser import rounding_of
 from fewbit.runtime.native import Pool, thread_pool
 from fewbit.runtime.native_linear import NativeLinear
+
+_NUMBERS = itertools.count()
+_LAYERS: weakref.WeakValueDictionary[int, QuantizedLinear] = weakref.WeakValueDictionary()
+"""Every layer by its number, while it lives: an op of torch, which is what `torch.compile` leaves
+as it is, takes tensors and numbers alone."""
 
 
 class Threads:
@@ -88,6 +95,8 @@ class QuantizedLinear(torch.nn.Linear):
     """The type that the weights had."""
     threads: Threads
     packed: Packed
+    number: int
+    """What the op in a graph knows the layer by; each copy has its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x W^T + b, of x's type.
@@ -97,7 +106,7 @@ class QuantizedLinear(torch.nn.Linear):
             UsageError: its last dimension is not `in_features`, or it has no float type.
         """
         self._check(x)
-        y = _product(x, self)
+        y = _linear(x, self.number, self.out_features)
         if self.bias is not None:
             y = y + self.bias.to(torch.float32)
         return y.to(x.dtype)
@@ -143,6 +152,16 @@ class QuantizedLinear(torch.nn.Linear):
             f"bias={self.bias is not None}, {self.scheme.text}"
         )
 
+    def enter(self) -> None:
+        """Give the layer a number of its own."""
+        self.number = next(_NUMBERS)
+        _LAYERS[self.number] = self
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Take over what a copy or a file holds, under a number of its own."""
+        super().__setstate__(state)
+        self.enter()
+
     def _layer(self) -> NativeLinear:
         if self.packed.layer is None:
             whole = is_integer(self.scheme.format)
@@ -181,25 +200,48 @@ class QuantizedLinear(torch.nn.Linear):
         self.packed.layer = None
 
 
-@torch.compiler.disable
-def _product(x: Tensor, layer: QuantizedLinear) -> Tensor:
-    """Return x W^T; what torch.compile makes of a model leaves it, and what is inside, as it is."""
-    product: Tensor = _Product.apply(x, layer)
-    return product
+def _layer_of(number: int) -> QuantizedLinear:
+    layer = _LAYERS.get(number)
+    if layer is None:
+        raise UsageError(
+            "A quantized layer was deleted before its result was used; keep the model until then."
+        )
+    return layer
 
 
-class _Product(torch.autograd.Function):
-    """x W^T with the gradient of x."""
+@torch.library.custom_op("fewbit::linear", mutates_args=())
+def _linear(x: Tensor, layer: int, outputs: int) -> Tensor:
+    """Return x W^T, float32, of the layer of that number."""
+    return _layer_of(layer).multiplied(x)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
-        ctx.layer, ctx.dtype = layer, x.dtype
-        return layer.multiplied(x)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        weight = torch.from_numpy(ctx.layer.dequantized())
-        return (gradient.to(torch.float32) @ weight).to(ctx.dtype), None
+@_linear.register_fake
+def _(x: Tensor, layer: int, outputs: int) -> Tensor:
+    return x.new_empty((*x.shape[:-1], outputs), dtype=torch.float32)
+
+
+@torch.library.custom_op("fewbit::linear_gradient", mutates_args=())
+def _linear_gradient(gradient: Tensor, layer: int, inputs: int) -> Tensor:
+    """Return the gradient of the input, float32, from that of the result."""
+    weight = torch.from_numpy(_layer_of(layer).dequantized())
+    return gradient.to(torch.float32) @ weight
+
+
+@_linear_gradient.register_fake
+def _(gradient: Tensor, layer: int, inputs: int) -> Tensor:
+    return gradient.new_empty((*gradient.shape[:-1], inputs), dtype=torch.float32)
+
+
+def _note_layer(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+    x, ctx.layer, _ = inputs
+    ctx.inputs, ctx.dtype = x.shape[-1], x.dtype
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    return _linear_gradient(gradient, ctx.layer, ctx.inputs).to(ctx.dtype), None, None
+
+
+_linear.register_autograd(_backward, setup_context=_note_layer)
 
 
 @dataclass(frozen=True)
@@ -221,6 +263,7 @@ def become_quantized(layer: torch.nn.Linear, quantized: Quantized) -> None:
         layer.register_buffer(name, values)
     layer.scheme, layer.weight_dtype = quantized.scheme, dtype
     layer.threads, layer.packed = quantized.threads, quantized.packed
+    layer.enter()
 
 
 def buffers_of(tensor: QuantTensor, scheme: Scheme) -> dict[str, Tensor | None]:

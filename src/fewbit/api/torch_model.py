@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from fewbit.errors import NumericalError, UnsupportedError, UsageError
 from fewbit.formats.registry import BF16, F16, F32
 from fewbit.formats.spec import QuantTensor
 from fewbit.quantization.solving import solve
+from fewbit.runtime.native import available_cores
 
 _FORMATS = {torch.float32: F32, torch.float16: F16, torch.bfloat16: BF16}
 
@@ -50,6 +52,7 @@ def quantize_module(
     for name, layer in chosen.items():
         _require_plain(name, layer)
         require_fit(name, tuple(layer.weight.shape), scheme)
+        _require_data(name, layer.weight)
     if to_cpu:
         model.to("cpu")
     for name, layer in chosen.items():
@@ -89,12 +92,19 @@ def _require_plain(name: str, module: torch.nn.Module) -> None:
         )
 
 
-def _require_here(name: str, weight: Tensor) -> None:
-    if weight.device.type != "cpu" or weight.dtype not in _FORMATS:
+def _require_data(name: str, weight: Tensor) -> None:
+    if weight.is_meta or weight.dtype not in _FORMATS:
         raise UnsupportedError(
             f"The weights of the layer {name} are {weight.dtype} on {weight.device}; fewbit "
-            "quantizes float32, float16 and bfloat16 on the CPU (give device='cpu' to move the "
-            "model there). Nothing was changed."
+            "quantizes float32, float16 and bfloat16 that have values. Nothing was changed."
+        )
+
+
+def _require_here(name: str, weight: Tensor) -> None:
+    if weight.device.type != "cpu":
+        raise UnsupportedError(
+            f"The weights of the layer {name} are on {weight.device}; fewbit's kernels run on the "
+            "CPU, so give device='cpu' to move the model there. Nothing was changed."
         )
 
 
@@ -103,11 +113,15 @@ def _all_quantized(
 ) -> list[tuple[torch.nn.Module, Quantized]]:
     """Return every layer with its quantized matrix; tied layers get the same one."""
     threads = Threads(torch.get_num_threads())
-    found: dict[int, Quantized] = {}
+    weights: dict[int, tuple[str, Tensor]] = {}
     for name, layer in layers.items():
-        if id(layer.weight) not in found:
-            buffers = buffers_of(_solved(name, layer.weight, scheme), scheme)
-            found[id(layer.weight)] = Quantized(scheme, buffers, threads, Packed())
+        weights.setdefault(id(layer.weight), (name, layer.weight))
+    with ThreadPoolExecutor(available_cores()) as pool:
+        jobs = {key: pool.submit(_solved, *where, scheme) for key, where in weights.items()}
+        found = {
+            key: Quantized(scheme, buffers_of(job.result(), scheme), threads, Packed())
+            for key, job in jobs.items()
+        }
     return [(layer, found[id(layer.weight)]) for layer in layers.values()]
 
 
