@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fewbit.atomic import creating_folder, replacing, replacing_folder, require_apart, write_bytes
+from fewbit.atomic import (
+    arriving_together,
+    claimed,
+    creating_folder,
+    replacing,
+    replacing_folder,
+    require_apart,
+    write_bytes,
+)
 from fewbit.errors import OutputError
 
 
@@ -124,3 +134,78 @@ def test_a_loop_of_links_is_left_to_the_writer(tmp_path: Path) -> None:
     require_apart(loop / "out", tmp_path / "model")
     with pytest.raises(OutputError, match="symbolic links"), creating_folder(loop / "out"):
         pass
+
+
+def test_files_arrive_in_order_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = tmp_path / "model.json", tmp_path / "model"
+    arrived: list[str] = []
+    replace = Path.replace
+
+    def seen(self: Path, target: Path) -> Path:
+        arrived.append(target.name)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", seen)
+    with pytest.raises(KeyError), arriving_together(first, last) as folder:
+        (folder / first.name).write_text("1")
+        raise KeyError
+    assert not list(tmp_path.iterdir())
+    with arriving_together(first, last) as folder:
+        for path in (last, first):
+            (folder / path.name).write_text(path.name)
+    assert arrived == ["model.json", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.json"]
+
+
+def test_an_output_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with claimed(out):
+        with pytest.raises(OutputError, match=r"Another run is writing .*out"), claimed(out):
+            raise AssertionError
+        with claimed(tmp_path / "other"):
+            pass
+    with claimed(out):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
+    code = "import sys, os, pathlib; from fewbit.atomic import claimed\n"
+    code += "with claimed(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    out = tmp_path / "out"
+    assert subprocess.run([sys.executable, "-c", code, out], check=False).returncode == -9
+    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
+    with claimed(out):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_writer_left_goes_and_nothing_else_does(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    others = [".out.manifest", ".out.b.abcdefgh.partial", "out.abcdefgh.partial", ".out.work"]
+    for name in (*others, ".out.abc_1234.partial"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".out.abcdefgh.partial").mkdir()
+    with claimed(out):
+        found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == sorted([*others, ".out.lock"])
+
+
+def test_a_folder_that_had_left_its_place_comes_back(tmp_path: Path) -> None:
+    out, moved = tmp_path / "out", tmp_path / ".out.abcdefgh.partial.old"
+    moved.mkdir()
+    (moved / "a").write_text("old")
+    with claimed(out):
+        assert (out / "a").read_text() == "old"
+    moved.mkdir()
+    with claimed(out):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_output_without_a_name_is_refused() -> None:
+    for out in (Path(), Path("..")):
+        with pytest.raises(OutputError, match="has no name of its own"), claimed(out):
+            raise AssertionError

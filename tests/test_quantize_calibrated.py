@@ -17,10 +17,10 @@ from fewbit.methods.statistics import InputStatistics
 from fewbit.model.families import gguf_name
 from fewbit.model.weights import open_model
 from fewbit.program import Linear
-from fewbit.quantization import QuantizeSettings, quantize
+from fewbit.quantization import QuantizeSettings, pipeline, quantize
 from fewbit.quantization import calibrated as calibrated_module
 from fewbit.quantization.importance import given_importance
-from fewbit.quantization.resume import work_folder
+from fewbit.quantization.job import Resume, work_folder
 from fewbit.recipes import built_in
 from fewbit.records.recipe import Recipe, Role, Rule
 
@@ -135,15 +135,67 @@ def test_a_stop_from_outside_is_resumable_once_something_is_solved(tmp_path, kin
     assert work_folder(out).exists()
 
 
-def test_work_with_other_settings_is_begun_anew_and_said(tmp_path):
-    source, out, told = open_model(folder(tmp_path)), tmp_path / "out", []
+def test_work_of_another_recipe_is_refused_and_kept_unless_it_may_go(tmp_path):
+    source, out = open_model(folder(tmp_path)), tmp_path / "out"
     with pytest.raises(Killed):
         quantize(source, built_in("gptq-int4-g32"), out, SETTINGS, killed_after(5))
-    quantize(source, built_in("gptq-int5-g32"), out, SETTINGS, lambda *what: told.append(what[0]))
-    assert any("done with another plan, so it begins anew" in what for what in told)
+    before = tree_hash(work_folder(out))
+    with pytest.raises(UsageError, match=r"done with another recipe; .* --resume never"):
+        quantize(source, built_in("gptq-int5-g32"), out, SETTINGS)
+    assert tree_hash(work_folder(out)) == before
+    anew = dataclasses.replace(SETTINGS, resume=Resume.NEVER)
+    quantize(source, built_in("gptq-int5-g32"), out, anew)
     fresh = quantize(source, built_in("gptq-int5-g32"), tmp_path / "fresh", SETTINGS)
     assert tree_hash(out) == tree_hash(tmp_path / "fresh")
     assert {e.format for e in fresh.tensors if e.slot.endswith("q.weight")} == {"int5-g32"}
+
+
+def test_work_on_another_source_or_text_is_refused(tmp_path):
+    source, out = open_model(folder(tmp_path)), tmp_path / "out"
+    recipe = built_in("gptq-int4-g32")
+    with pytest.raises(Killed):
+        quantize(source, recipe, out, SETTINGS, killed_after(5))
+    weights = random_weights(CONFIGS["llama"])
+    weights["model.norm.weight"][0] += 1
+    other = open_model(write_huggingface(tmp_path / "other", CONFIGS["llama"], weights))
+    with pytest.raises(UsageError, match="done with another source;"):
+        quantize(other, recipe, out, SETTINGS)
+    text = dataclasses.replace(SETTINGS, calibration=calibration((70, 5)), inputs="source")
+    with pytest.raises(UsageError, match="done with another calibration and inputs;"):
+        quantize(source, recipe, out, text)
+
+
+def test_earlier_work_can_be_required(tmp_path):
+    source, out = open_model(folder(tmp_path)), tmp_path / "out"
+    required = dataclasses.replace(SETTINGS, resume=Resume.REQUIRED)
+    with pytest.raises(UsageError, match=r"There is no work on .*out to go on with"):
+        quantize(source, linear("gptq"), out, required)
+    with pytest.raises(Killed):
+        quantize(source, linear("gptq"), out, SETTINGS, killed_after(5))
+    quantize(source, linear("gptq"), out, required)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize("method", ["mse", "hqq"])
+def test_a_method_without_text_goes_on_from_the_last_matrix(tmp_path, method, monkeypatch):
+    source, out, recipe = open_model(folder(tmp_path)), tmp_path / "out", linear(method)
+    quantize(source, recipe, tmp_path / "whole")
+    true, solved = pipeline.solve_alone, []
+
+    def killed(planned, tensor):
+        if len(solved) == 9:
+            raise Killed
+        solved.append(tensor.slot)
+        return true(planned, tensor)
+
+    monkeypatch.setattr(pipeline, "solve_alone", killed)
+    with pytest.raises(Killed):
+        quantize(source, recipe, out)
+    again = []
+    monkeypatch.setattr(pipeline, "solve_alone", lambda *a: again.append(a[1].slot) or true(*a))
+    quantize(source, recipe, out)
+    assert len(again) == 3 * 7 - 9
+    assert tree_hash(out) == tree_hash(tmp_path / "whole")
 
 
 def test_a_damaged_file_of_work_is_solved_again(tmp_path):

@@ -182,8 +182,7 @@ def test_an_output_inside_the_source_is_refused(llama):
 
 
 def test_a_gguf_file_goes_where_its_manifest_cannot_be_written(tmp_path, monkeypatch):
-    config = CONFIGS["llama"]
-    source = open_model(write_gguf(tmp_path / "in.gguf", config, random_weights(config)))
+    source = gguf(tmp_path)
 
     def full(*_):
         raise OutputError("no room")
@@ -192,3 +191,23 @@ def test_a_gguf_file_goes_where_its_manifest_cannot_be_written(tmp_path, monkeyp
     with pytest.raises(OutputError, match="no room"):
         quantize(source, built_in("rtn-q4_0"), tmp_path / "out.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
+
+
+def test_a_manifest_that_came_without_its_file_is_written_again_by_the_same_job_only(tmp_path):
+    source, out = gguf(tmp_path), tmp_path / "out.gguf"
+    quantize(source, built_in("rtn-q4_0"), out)
+    whole = tree_hash(out), tree_hash(manifest_path(out))
+    out.unlink()
+    with pytest.raises(OutputError, match=r"out\.gguf\.manifest\.json exists already"):
+        quantize(source, built_in("rtn-q8_0"), out)
+    quantize(source, built_in("rtn-q4_0"), out)
+    assert (tree_hash(out), tree_hash(manifest_path(out))) == whole
+    out.unlink()
+    manifest_path(out).write_text("mine")
+    with pytest.raises(OutputError, match="exists already"):
+        quantize(source, built_in("rtn-q4_0"), out)
+
+
+def gguf(tmp_path):
+    config = CONFIGS["llama"]
+    return open_model(write_gguf(tmp_path / "in.gguf", config, random_weights(config)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +13,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fewbit.errors import OutputError
+
+_PARTIAL = ".partial"
+"""How everything ends that is not whole yet: `.<name>.<8 characters>.partial`."""
+_OLD = ".old"
+"""What a folder is called between leaving its place and its successor's arrival there."""
 
 
 @contextlib.contextmanager
@@ -23,7 +30,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         OutputError: the folder does not exist or cannot be written, or the disk is full.
     """
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(_PARTIAL, f".{path.name}.", path.parent)
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror}); choose another output."
@@ -80,7 +87,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     with _partial_folder(path) as partial:
         yield partial
         _complete(partial)
-        old = partial.with_name(partial.name + ".old")
+        old = partial.with_name(partial.name + _OLD)
         try:
             if path.exists():
                 path.rename(old)
@@ -93,10 +100,27 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def arriving_together(*paths: Path) -> Iterator[Path]:
+    """Yield a folder for files that take the places of `paths`, by name, when the block ends.
+
+    They do so in this order, each at once; so the last is there only where all others are. All
+    `paths` lie in one folder.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    with _partial_folder(paths[-1]) as partial:
+        yield partial
+        for path in paths:
+            (partial / path.name).replace(path)
+        sync_folder(paths[-1].parent)
+
+
+@contextlib.contextmanager
 def _partial_folder(path: Path) -> Iterator[Path]:
     """Yield a folder beside `path` that is removed if it is still there afterwards."""
     try:
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        partial = Path(tempfile.mkdtemp(_PARTIAL, f".{path.name}.", path.parent))
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror}); choose another output."
@@ -114,6 +138,67 @@ def _partial_folder(path: Path) -> Iterator[Path]:
 def _complete(folder: Path) -> None:
     folder.chmod(0o777 & ~_umask())
     sync_folder(folder)
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Hold an output for one writer at a time, by a locked file `.<name>.lock` next to it.
+
+    What a killed writer left half-written beside it is removed first. The system lets go of the
+    lock when its holder ends in whatever way.
+
+    Raises:
+        OutputError: another process writes the output, or its folder cannot be written.
+    """
+    if path.name in ("", ".."):
+        raise OutputError(f"{path} has no name of its own; choose another output.")
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        descriptor = _locked(lock)
+    except BlockingIOError as error:
+        raise OutputError(
+            f"Another run is writing {path}; wait for it, or choose another output."
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"{path} cannot be written ({error.strerror}); choose another output."
+        ) from error
+    try:
+        _clear(path)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # before it is let go, so that nobody waits for a dead file
+        os.close(descriptor)
+
+
+def _locked(lock: Path) -> int:
+    """Return a descriptor that holds the lock of the file that is there now."""
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(lock) and os.path.samestat(os.fstat(descriptor), lock.stat()):  # noqa: PTH110
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _clear(path: Path) -> None:
+    """Remove what was not whole when its writer was killed; put back what it had moved away."""
+    ours = re.compile(
+        rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(_PARTIAL)}({re.escape(_OLD)})?"
+    )
+    for left in path.parent.iterdir():
+        if not ours.fullmatch(left.name):
+            continue
+        if left.name.endswith(_OLD) and not path.exists():
+            left.rename(path)
+        elif left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def is_free(path: Path) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
+from fewbit.atomic import claimed, is_free, replacing_folder, require_apart, write_bytes
 from fewbit.calibrate.mix import Progress
 from fewbit.calibrate.text import Documents
 from fewbit.errors import BadFileError, OutputError, UsageError
@@ -87,7 +87,7 @@ def compress(
     started = time.perf_counter()
     _require_ours(out)
     require_apart(out, source)
-    with open_model(source) as opened, replacing_folder(out) as work:
+    with open_model(source) as opened, claimed(out), replacing_folder(out) as work:
         plans, untried = ladder(opened, chosen.recipes, strict=chosen.strict)
         run = _Run(source, work, documents, chosen.evaluation, progress)
         attempts = _attempts(plans, run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,8 +24,16 @@ from fewbit.runtime.segment import Segment
 class BoundModel:
     """The source's tensors, and what has taken their place so far; runs ops with these."""
 
-    def __init__(self, source: ModelSource, program: Program, pool: Pool) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        program: Program,
+        pool: Pool,
+        release: Callable[[Slot], None] | None = None,
+    ) -> None:
+        """Begin with the source's tensors; `release` is called with a slot that was packed."""
         self.program = program
+        self._release = release or source.release
         self._source = source
         self._pool = pool
         self._replaced: dict[Slot, QuantTensor] = {}
@@ -86,7 +94,7 @@ class BoundModel:
         """
         tensors = {slot: self._tensor(slot) for slot in slots}
         kernels = {slot: self._kernel(slot) for slot in tensors if not is_vector(slot)}
-        return Binding(program, tensors, kernels, self._source.release)
+        return Binding(program, tensors, kernels, self._release)
 
     def _tensor(self, slot: Slot) -> QuantTensor:
         found = self._replaced.get(slot)

@@ -16,6 +16,7 @@ from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
+from fewbit.model.weights import ModelSource
 from fewbit.program import Embed, Slot
 from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.planned import QuantizationPlan
@@ -52,11 +53,23 @@ def solve_plan(planned: QuantizationPlan, solving: Solving) -> dict[Slot, Solved
     method = METHODS[planned.recipe.method]
     program = build_program(planned.source.config)
     pool = thread_pool(solving.threads)
-    walker = _Walker(planned, solving, BoundModel(planned.source, program, pool))
+    release = _release(planned.source, solving.store)
+    walker = _Walker(planned, solving, BoundModel(planned.source, program, pool, release))
     walker.begin()
     options = WalkOptions(pool, gram=method.needs is Need.GRAM)
     walk(program, solving.calibration, walker.model, walker.visit, options)
     return walker.solved
+
+
+def _release(source: ModelSource, store: SolvedStore | None) -> Callable[[Slot], None]:
+    """Return what lets go of the pages of a slot, in the source and among what is solved."""
+
+    def release(slot: Slot) -> None:
+        source.release(slot)
+        if store is not None:
+            store.release(slot)
+
+    return release
 
 
 class _Walker:
@@ -97,18 +110,24 @@ class _Walker:
             taken = statistics()
             found = {slot: solve_with(self._planned, self._of[slot], taken) for slot in slots}
             self._unsaved |= found
-        self._save(number)
-        for slot in slots:
-            self._take(slot, found[slot])
+        for slot, solved in (found | self._saved(number)).items():
+            self._take(slot, solved)
             self._planned.source.release(slot)
 
-    def _save(self, number: int) -> None:
-        """Keep what is solved; of experts when all of a mixture are, so that files stay few."""
+    def _saved(self, number: int) -> dict[Slot, Solved]:
+        """Keep what is solved, and return it as it is kept; a good place to stop.
+
+        Of experts when all of a mixture are, so that files stay few.
+        """
         behind = self._cuts[number + 1 : number + 2]
         between = any(cut.index == self._cuts[number].index for cut in behind)
-        if self._solving.store is not None and self._unsaved and not between:
-            self._solving.store.save(number, self._unsaved)
-            self._unsaved = {}
+        store = self._solving.store
+        if store is None or between:
+            return {}
+        kept = store.save(number, self._unsaved) if self._unsaved else {}
+        self._unsaved = {}
+        store.stop.check()
+        return kept
 
     def _take(self, slot: Slot, solved: Solved) -> None:
         self.solved[slot] = solved

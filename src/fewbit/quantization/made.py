@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fewbit.program import Slot
@@ -23,6 +23,8 @@ class Made:
 
     solved: Mapping[Slot, Solved] = field(default_factory=dict)
     """Matrices in their format, and tuned vectors in float32, all as the Program has them."""
+    release: Callable[[Slot], None] = lambda _: None
+    """Lets go of the pages of a solved tensor that was written."""
     calibration: CalibrationFacts | None = None
     inputs: Inputs | None = None
     importance: ImportanceFacts | None = None

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
 
-from fewbit import __version__
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.mix import Progress
-from fewbit.errors import StoppedError, UsageError
+from fewbit.errors import UsageError
 from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
+from fewbit.program import Slot
 from fewbit.quantization.calibrated import Solving, solve_plan
 from fewbit.quantization.importance import GivenImportance, solve_given
+from fewbit.quantization.job import Job, Resume, asked, claimed_job
 from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.made import Made
 from fewbit.quantization.planned import QuantizationPlan
 from fewbit.quantization.planning import plan
-from fewbit.quantization.resume import SolvedStore, WorkKey, hashed, work_folder
-from fewbit.quantization.solving import solve_rest
+from fewbit.quantization.resume import SolvedStore, WorkKey, hashed
+from fewbit.quantization.solving import Solved, solve_alone, solve_rest
 from fewbit.quantization.transforming import Walking, apply_transforms, fingerprints, need_text
-from fewbit.quantization.tuning import tuned
+from fewbit.quantization.tuning import TunePlace, tuned
 from fewbit.quantization.writing import container_of, require_free, write
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
@@ -34,7 +35,6 @@ from fewbit.records.calibration import Inputs
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Change, Manifest
 from fewbit.records.recipe import Recipe
-from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.native import available_cores, thread_pool
 from fewbit.tune import Tuned, TuneSettings
 
@@ -60,6 +60,8 @@ class QuantizeSettings:
     tuning_text: CalibrationSet | None = None
     """What it is tuned on; None for the calibration's windows. Training wants more text than
     statistics do."""
+    resume: Resume = Resume.AUTO
+    """What becomes of the work that an earlier run left."""
     threads: int | None = None
     """Of the walk through the model; None for every core."""
 
@@ -86,21 +88,34 @@ def execute(
     out: Path,
     settings: QuantizeSettings = DEFAULT,
     progress: Progress = unwatched,
+    job: Job | None = None,
 ) -> Manifest:
     """Carry a plan out; where it is stopped, the same call goes on from the last solved cut.
 
+    Args:
+        planned: the plan.
+        out: where the artefact appears.
+        settings: calibration, tuning, and what becomes of earlier work.
+        progress: told what is being done.
+        job: the claim on the output, where the caller has it already.
+
     Raises:
-        UsageError: the recipe's method needs calibration text and there is none.
+        UsageError: the recipe's method needs calibration text and there is none; or there is work
+            of another job on this output.
         NumericalError: a weight or a state is not finite; says where.
         KernelError: no kernel can run a matrix, so that its layer could not be walked.
         StoppedError: an interrupt or a signal came when something was solved already.
+        OutputError: another process writes this output, or there is no room for it.
         OutputError, UnsupportedError, FaultError: as `write`.
     """
     require_free(planned, out)
     _require_text(planned.recipe, settings)
-    planned, changes = _transformed(planned, settings, progress)
-    made = Made(transforms=changes, allocation=settings.allocation)
-    with _work(planned, out, settings, progress) as store:
+    with contextlib.nullcontext(job) if job else claimed_job(out, settings.resume) as held:
+        store = _store(planned, settings, held)
+        planned, changes = _transformed(planned, settings, progress)
+        if store is not None and changes:
+            store.require_same_transforms(fingerprints(planned.source))
+        made = Made(transforms=changes, allocation=settings.allocation)
         made = _solve(planned, made, settings, store, progress)
         made = _tune(planned, made, settings, store, progress)
         made = _measure_kv(planned, made, settings, progress)
@@ -131,27 +146,18 @@ def _solves_with_text(recipe: Recipe) -> bool:
     return static or METHODS[recipe.method].needs is not Need.NOTHING
 
 
-@contextlib.contextmanager
-def _work(
-    planned: QuantizationPlan, out: Path, settings: QuantizeSettings, progress: Progress
-) -> Iterator[SolvedStore | None]:
-    """Yield where work is kept for a later run, where there is any; it goes when all is done."""
-    if settings.calibration is None or not needs_text(planned.recipe):
-        yield None
-        return
-    store = SolvedStore(work_folder(out), _key(planned, settings, settings.calibration))
-    if store.note:
-        progress(store.note, 0, 0)
-    try:
-        yield store
-    except (KeyboardInterrupt, SystemExit) as stop:
-        if store.is_empty():
-            store.remove()
-            raise
-        raise StoppedError(
-            f"Stopped. What is done lies in {store.folder}; the same command goes on from there."
-        ) from stop
-    store.remove()
+def _store(planned: QuantizationPlan, settings: QuantizeSettings, job: Job) -> SolvedStore | None:
+    """Return where solved tensors are kept for a later run.
+
+    Rounding takes as long as reading and writing, so keeping its results would gain nothing.
+    """
+    method = METHODS[planned.recipe.method]
+    quick = method.needs is Need.NOTHING and planned.recipe.method == "rtn"
+    if settings.importance is not None or (quick and not needs_text(planned.recipe)):
+        return None
+    if not job.begun:
+        job.begin(asked(planned.source, planned.recipe, planned.container))
+    return SolvedStore(job, _key(planned, settings))
 
 
 def _transformed(
@@ -189,11 +195,13 @@ def _solve(
     if settings.importance is not None:
         solved = solve_given(planned, settings.importance)
         return replace(made, solved=solved, importance=settings.importance.facts)
+    if store is not None:
+        made = replace(made, release=store.release)
     if settings.calibration is None or not needs_text(planned.recipe):
-        return made
+        return replace(made, solved=_solve_without_text(planned, store, progress))
     made = replace(made, calibration=settings.calibration.facts)
     if not _solves_with_text(planned.recipe):
-        return made
+        return replace(made, solved=_solve_without_text(planned, store, progress))
     solving = Solving(
         calibration=settings.calibration,
         inputs=settings.inputs,
@@ -201,7 +209,27 @@ def _solve(
         store=store,
         progress=lambda done, all_, what: progress(f"solving {what}", done, all_),
     )
-    return replace(made, solved=solve_plan(planned, solving), inputs=settings.inputs)
+    with solving.store.stop.waits() if solving.store else contextlib.nullcontext():
+        solved = solve_plan(planned, solving)
+    return replace(made, solved=solved, inputs=settings.inputs)
+
+
+def _solve_without_text(
+    planned: QuantizationPlan, store: SolvedStore | None, progress: Progress
+) -> Mapping[Slot, Solved]:
+    """Solve every matrix by itself, and keep each; without a store that waits for the writing."""
+    if store is None:
+        return {}
+    tensors = [t for t in planned.tensors if t.status == "quantized"]
+    with store.stop.waits():
+        for number, tensor in enumerate(tensors):
+            progress("quantizing", number, len(tensors))
+            if tensor.slot not in store.found:
+                store.save(number, {tensor.slot: solve_alone(planned, tensor)})
+            store.release(tensor.slot)
+            planned.source.release(tensor.slot)
+            store.stop.check()
+    return store.found
 
 
 def _tune(
@@ -216,8 +244,9 @@ def _tune(
     if what is None or text is None or store is None:
         return made
     chosen = settings.tuning or TuneSettings(what=Tuned(what))
-    folder = store.folder / "tune"
-    return tuned(planned, made, text, chosen, folder=folder, progress=progress)
+    with store.stop.waits():
+        place = TunePlace(store.folder / "tune", store.stop.check)
+        return tuned(planned, made, text, chosen, place=place, progress=progress)
 
 
 def _measure_kv(
@@ -245,17 +274,15 @@ def _write(planned: QuantizationPlan, out: Path, made: Made, progress: Progress)
     return write(planned, out, made, lambda _: progress(what, next(done), total))
 
 
-def _key(
-    planned: QuantizationPlan, settings: QuantizeSettings, calibration: CalibrationSet
-) -> WorkKey:
-    checkpoint = planned.source.checkpoint
-    formats = [f"{t.source.name} {t.format.name} {t.status}" for t in planned.tensors]
-    formats += fingerprints(planned.source)
+def _key(planned: QuantizationPlan, settings: QuantizeSettings) -> WorkKey:
+    formats = [f"{t.source.name} {t.slot} {t.format.name} {t.status}" for t in planned.tensors]
+    calibration, tuning = settings.calibration, ""
+    if planned.recipe.tune is not None:
+        text = settings.tuning_text or calibration
+        tuning = f"{settings.tuning} on {text.facts.tokens_sha256 if text else ''}"
     return WorkKey(
-        version=__version__,
-        source=hashed(*(f"{name} {checkpoint.digest(name)}" for name in checkpoint.tensors)),
-        plan=hashed(to_json(planned.recipe).decode(), planned.container.value, *formats),
-        calibration=calibration.facts.tokens_sha256,
+        plan=hashed(to_json(planned.recipe).decode(), *formats),
+        calibration="" if calibration is None else calibration.facts.tokens_sha256,
         inputs=settings.inputs,
-        kernels=choose_isa(),
+        tuning=tuning,
     )

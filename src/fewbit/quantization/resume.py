@@ -1,50 +1,53 @@
-"""The folder beside an output that holds what is solved already, so that a stopped job goes on.
+"""The tensors that a job has solved, kept in its folder, so that it can be stopped and go on.
 
-`.<name>.work` has `key.json`, which says what the tensors in it were made from, and one safetensors
-file for each cut of the walk: `<slot>.codes`, `<slot>.scales` and `<slot>.zeros`, and for each slot
-a `Saved` record in the header. Files appear as a whole; one that cannot be read is solved again.
+`key.json` says what they were made from; there is one safetensors file for each cut of the walk:
+`<slot>.codes`, `<slot>.scales` and `<slot>.zeros`, and for each slot a `Saved` record.
+Files appear as a whole; one that cannot be read is solved again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.atomic import write_bytes
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.checkpoint.safetensors_write import Part, write_safetensors
-from fewbit.errors import BadFileError, FewbitError, OutputError
+from fewbit.errors import FewbitError
 from fewbit.formats.registry import parse_format
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
+from fewbit.quantization.job import Job
 from fewbit.quantization.solving import Solved
 from fewbit.records.base import Record, from_json, to_json
 
-_CODES, _SCALES, _ZEROS = ".codes", ".scales", ".zeros"
+_ENDS = _CODES, _SCALES, _ZEROS = ".codes", ".scales", ".zeros"
 _DTYPES = {"uint8": "U8", "float16": "F16", "float32": "F32"}
 _KEY = "key.json"
+_TRANSFORMS = "transforms.json"
 
 
 class WorkKey(Record, frozen=True, kw_only=True):
-    """Everything that decides the bits of what is solved."""
+    """What decides the bits of what is solved, beside what the job was asked for."""
 
-    version: str
-    """Of fewbit."""
-    source: str
-    """Hash of the source's tensors."""
     plan: str
-    """Hash of the recipe and of what becomes of each tensor."""
+    """Hash of what becomes of each tensor."""
     calibration: str
-    """Hash of the tokens or of the importance matrix; empty where there is none."""
+    """Hash of the tokens; empty where there are none."""
     inputs: str
-    kernels: str
-    """The instruction set, since kernels of another round sums otherwise."""
+    tuning: str = ""
+    """Settings of the tuning and the hash of its text; empty where nothing is tuned."""
+
+
+class TransformKey(Record, frozen=True, kw_only=True):
+    """What transforms did to the source before anything was solved."""
+
+    transforms: str
+    """Hash of the factors of every touched slot."""
 
 
 class Saved(Record, frozen=True, kw_only=True):
@@ -59,50 +62,59 @@ class Saved(Record, frozen=True, kw_only=True):
 
 
 class SolvedStore:
-    """The solved tensors of a job, on disk as soon as a cut is done."""
+    """The solved tensors of a job, on disk as soon as a cut is done, and read from there.
 
-    def __init__(self, folder: Path, key: WorkKey) -> None:
-        """Open the folder of a job, which becomes empty unless it has the same key.
+    So they take no memory: their arrays are views of mapped files.
+    """
+
+    def __init__(self, job: Job, key: WorkKey) -> None:
+        """Open the tensors that earlier runs of a job solved.
 
         Raises:
-            OutputError: it cannot be written.
+            UsageError: they were solved from something else.
+            OutputError: the job's folder cannot be written.
         """
-        self.folder = folder
-        self.note = _differs(folder, key)
-        """Why an earlier job's work is not used, in a sentence; empty where it is, or was none."""
-        try:
-            if self.note:
-                shutil.rmtree(folder)
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{folder} cannot be written ({error.strerror}); choose another output."
-            ) from error
-        write_bytes(folder / _KEY, to_json(key))
-        self.found = dict(_read_all(folder))
-        """What earlier runs solved."""
+        job.require_same(_KEY, key)
+        self._job = job
+        self.folder = job.folder
+        self.stop = job.stop
+        self.found: dict[Slot, Solved] = {}
+        """What is solved."""
+        self._files: dict[Slot, SafetensorsFile] = {}
+        for path in sorted(self.folder.glob("[0-9]*.safetensors")):
+            try:
+                self._open(path)
+            except FewbitError:
+                path.unlink()  # it is solved again
 
-    def save(self, number: int, solved: Mapping[Slot, Solved]) -> None:
-        """Keep the tensors of a cut, by its number."""
+    def require_same_transforms(self, fingerprints: Sequence[str]) -> None:
+        """Check that earlier runs solved with the same factors; raises UsageError."""
+        self._job.require_same(_TRANSFORMS, TransformKey(transforms=hashed(*fingerprints)))
+
+    def save(self, number: int, solved: Mapping[Slot, Solved]) -> dict[Slot, Solved]:
+        """Keep the tensors of a cut, by its number, and return them as views of what is kept."""
         arrays = {
             name: array for slot, item in solved.items() for name, array in _arrays(slot, item)
         }
         parts = [Part(n, _DTYPES[str(a.dtype)], a.shape) for n, a in arrays.items()]
         records = {slot: to_json(_saved(item)).decode() for slot, item in solved.items()}
-        write_safetensors(self.folder / f"{number:05d}.safetensors", parts, arrays.items(), records)
+        path = self.folder / f"{number:05d}.safetensors"
+        write_safetensors(path, parts, arrays.items(), records)
+        self._open(path)
+        return {slot: self.found[slot] for slot in solved}
 
-    def is_empty(self) -> bool:
-        """Whether nothing is kept that a later run could use."""
-        return all(path.name == _KEY for path in self.folder.iterdir())
+    def release(self, slot: Slot) -> None:
+        """Let the system drop the pages of a tensor; they come back when looked at."""
+        file = self._files.get(slot)
+        for end in _ENDS:
+            if file is not None and slot + end in file.header.tensors:
+                file.release(slot + end)
 
-    def remove(self) -> None:
-        """Delete the folder: the output is there."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def work_folder(out: Path) -> Path:
-    """Return where the work on an output lies: beside it."""
-    return out.with_name(f".{out.name}.work")
+    def _open(self, path: Path) -> None:
+        file = SafetensorsFile(path)
+        found = {slot: _read(file, slot) for slot in file.header.metadata}
+        self.found |= found
+        self._files |= dict.fromkeys(found, file)
 
 
 def hashed(*texts: str) -> str:
@@ -110,39 +122,9 @@ def hashed(*texts: str) -> str:
     return hashlib.sha256(b"".join(text.encode() + b"\0" for text in texts)).hexdigest()
 
 
-def _differs(folder: Path, key: WorkKey) -> str:
-    if not (folder / _KEY).exists():
-        return ""
-    try:
-        earlier = from_json(WorkKey, (folder / _KEY).read_bytes(), name=str(folder / _KEY))
-    except (OSError, BadFileError):
-        return f"The work in {folder} cannot be read, so it begins anew."
-    other = [name for name in WorkKey.__struct_fields__ if _get(earlier, name) != _get(key, name)]
-    if not other:
-        return ""
-    return f"The work in {folder} was done with another {' and '.join(other)}, so it begins anew."
-
-
-def _get(key: WorkKey, name: str) -> str:
-    return str(getattr(key, name))
-
-
-def _read_all(folder: Path) -> Iterator[tuple[Slot, Solved]]:
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with SafetensorsFile(path) as file:
-                yield from [(slot, _read(file, slot)) for slot in file.header.metadata]
-        except FewbitError:
-            path.unlink()
-
-
 def _read(file: SafetensorsFile, slot: Slot) -> Solved:
     saved = from_json(Saved, file.header.metadata[slot].encode(), name=f"{file.path}: {slot}")
-    parts = {
-        end: _array(file, slot + end)
-        for end in (_CODES, _SCALES, _ZEROS)
-        if slot + end in file.header.tensors
-    }
+    parts = {end: _array(file, slot + end) for end in _ENDS if slot + end in file.header.tensors}
     tensor = QuantTensor(
         parse_format(saved.format),
         saved.shape,
@@ -154,11 +136,11 @@ def _read(file: SafetensorsFile, slot: Slot) -> Solved:
 
 
 def _array(file: SafetensorsFile, name: str) -> NDArray[Any]:
-    """Return an entry as its own array: the file is closed and may go away."""
+    """Return an entry as a view of the file, which stays mapped while views of it are alive."""
     stored = file.read(name)
     kind = {"u8": np.uint8, "f16": np.float16, "f32": np.float32}[stored.spec.name]
     shape = file.header.tensors[name].info.shape
-    found: NDArray[Any] = np.array(stored.codes).view(kind).reshape(shape)
+    found: NDArray[Any] = stored.codes.view(kind).reshape(shape)
     return found
 
 

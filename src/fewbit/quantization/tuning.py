@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbit.calibrate.calibration import CalibrationSet
@@ -20,13 +20,21 @@ from fewbit.records.manifest import Change
 from fewbit.tune import Job, TuneProgress, TuneSettings, TuneText, distill
 
 
+@dataclass(frozen=True)
+class TunePlace:
+    """Where a tuning keeps its states, and who is told that it has just kept them."""
+
+    folder: Path
+    kept: Callable[[], None] = lambda: None
+
+
 def tuned(  # noqa: PLR0913
     planned: QuantizationPlan,
     made: Made,
     calibration: CalibrationSet,
     settings: TuneSettings,
     *,
-    folder: Path,
+    place: TunePlace,
     progress: Progress,
 ) -> Made:
     """Return what was made with its tensors tuned against the source.
@@ -38,7 +46,7 @@ def tuned(  # noqa: PLR0913
         made: what was solved; matrices that are not there are solved without statistics.
         calibration: the text to tune on; a part of it is held out and decides what is kept.
         settings: what is tuned, and how.
-        folder: where a stopped tuning finds its states again.
+        place: where a stopped tuning finds its states again.
         progress: told of every step.
 
     Raises:
@@ -51,7 +59,7 @@ def tuned(  # noqa: PLR0913
         {slot: solved.tensor for slot, solved in start.items()},
         TuneText(calibration.windows, calibration.masks),
         settings,
-        Job(folder, _key(before, calibration), _told(progress)),
+        Job(place.folder, _key(before, calibration), _told(progress, place.kept)),
     )
     names = {t.slot: t for t in planned.tensors if t.slot}
     changed = {
@@ -108,14 +116,23 @@ def _key(digests: Mapping[Slot, str], calibration: CalibrationSet) -> str:
     return " ".join([calibration.facts.tokens_sha256, *digests.values()])
 
 
-def _told(progress: Progress) -> Callable[[TuneProgress], None]:
-    best = math.inf
+def _told(progress: Progress, kept: Callable[[], None]) -> Callable[[TuneProgress], None]:
+    """Return what passes progress on, and says when something was kept.
+
+    The source's states are before they are told of; a checkpoint is after the look that is told
+    of, so that the next step is the first to know.
+    """
+    best, looked = math.inf, False
 
     def told(found: TuneProgress) -> None:
-        nonlocal best
+        nonlocal best, looked
         if found.stage == "source":
             progress("running the source", found.done, found.total)
+            kept()
             return
+        if looked:
+            kept()
+        looked = found.point is not None and found.done > 0
         if found.point is not None:
             best = min(best, found.point.divergence)
         shown = f" (held-out KL {best:.4f})" if best < math.inf else ""

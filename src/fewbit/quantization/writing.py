@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fewbit import __version__
-from fewbit.atomic import is_free, require_apart, write_bytes
+from fewbit.atomic import arriving_together, is_free, require_apart, write_bytes
 from fewbit.checkpoint.artefact import FORMAT_VERSION, write_artefact
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo, content_digest
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
-from fewbit.errors import FaultError, OutputError
+from fewbit.errors import BadFileError, FaultError, OutputError
 from fewbit.formats.registry import F32, decode, encode, is_integer
 from fewbit.formats.spec import QuantTensor, digest, join_rows
 from fewbit.model.facts import quantized_formats
@@ -31,7 +31,8 @@ from fewbit.quantization.solving import Solved, check_finite, solve_alone
 from fewbit.records.artefact import ArtefactConfig
 from fewbit.records.base import to_json
 from fewbit.records.kernels import Activations
-from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path
+from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path, read_manifest
+from fewbit.records.recipe import Recipe
 
 Progress = Callable[[PlannedTensor], None]
 """Called when a tensor is done."""
@@ -51,7 +52,7 @@ def write(
     """Write what a plan says, and return the manifest that was written with it.
 
     The source is only read. The artefact appears as a whole or not at all; a GGUF file's manifest
-    lies beside it (`manifest_path`) and is written after it.
+    lies beside it (`manifest_path`) and takes its place just before it.
 
     Args:
         planned: the plan.
@@ -77,10 +78,12 @@ def write(
 
 def require_free(planned: QuantizationPlan, out: Path) -> None:
     """Check, before hours of work, what `write` will ask of its output; raises as it."""
-    require_output(planned.source, planned.container, out)
+    require_output(planned.source, planned.container, out, planned.recipe)
 
 
-def require_output(source: ModelSource, container: Container, out: Path) -> None:
+def require_output(
+    source: ModelSource, container: Container, out: Path, recipe: Recipe | None = None
+) -> None:
     """Check that an artefact of a source may be written.
 
     Raises:
@@ -91,9 +94,21 @@ def require_output(source: ModelSource, container: Container, out: Path) -> None
         if not is_free(out):
             raise OutputError(f"{out} exists already; remove it or choose another output.")
         return
-    for path in (out, manifest_path(out)):
-        if path.exists():
-            raise OutputError(f"{path} exists already; remove it or choose another output.")
+    manifest = manifest_path(out)
+    taken = [path for path in (out, manifest) if path.exists()]
+    if taken == [manifest] and _came_alone(out, source, recipe):
+        return
+    if taken:
+        raise OutputError(f"{taken[0]} exists already; remove it or choose another output.")
+
+
+def _came_alone(out: Path, source: ModelSource, recipe: Recipe | None) -> bool:
+    """Whether a manifest is this job's own, whose writer was killed before the file followed it."""
+    try:
+        found = read_manifest(out)
+    except BadFileError:
+        return False
+    return found.source.path == str(source.path) and recipe in (None, found.recipe)
 
 
 class _Run:
@@ -124,6 +139,7 @@ class _Run:
         solved = self._solved(tensor)
         self._entries[tensor.source.name, tensor.slot] = self._entry(tensor, solved)
         self.source.checkpoint.release(tensor.source.name)
+        self.made.release(tensor.slot)
         self._progress(tensor)
         return solved.tensor
 
@@ -267,13 +283,11 @@ def _write_gguf(run: _Run, out: Path) -> None:
         "general.file_type": (ValueType.UINT32, _file_type(run.planned)),
         "general.quantization_version": (ValueType.UINT32, 2),
     }
+    manifest = manifest_path(out)
     require_free(run.planned, out)
-    write_gguf(out, overlay(facts, changes), run.infos(), run.read)
-    try:
-        write_bytes(manifest_path(out), to_json(run.manifest()))
-    except BaseException:
-        out.unlink()  # a file without its manifest would be half of an artefact
-        raise
+    with arriving_together(manifest, out) as folder:
+        write_gguf(folder / out.name, overlay(facts, changes), run.infos(), run.read)
+        write_bytes(folder / manifest.name, to_json(run.manifest()))
 
 
 def _file_type(planned: QuantizationPlan) -> int:
