@@ -24,6 +24,7 @@ from fewbit.tune import Job, Precision, Tuned, TuneSettings, TuneText, distill, 
 from fewbit.tune.codes import LatentCodes
 from fewbit.tune.distillation import lesson_of
 from fewbit.tune.divergence import Outputs, row_divergences
+from fewbit.tune.latent import as_bfloat16, as_float32, latent
 from fewbit.tune.matrix import GridMatrix
 
 pytestmark = pytest.mark.interop
@@ -269,3 +270,14 @@ def test_steps_move_latents_against_the_gradient_and_codes_follow(source, name):
         places = torch.bucketize(before, table) - torch.bucketize(matrix.levels.float(), table)
         assert int(places.min()) >= 0
         assert int(places.max()) == (1 if reach else int(places.max()))
+
+
+def test_what_was_exported_stays_when_the_latent_moves_on():
+    """Float32 vectors are rounded by nothing, so that only a copy keeps the best of them."""
+    for rounding in (as_float32, as_bfloat16):
+        part = latent(torch.linspace(1, 2, 5), rounding, 0.1)
+        kept = part.exported()
+        before = kept.clone()
+        part.move(torch.ones(5), 0.5)
+        assert torch.equal(kept, before)
+        assert not torch.equal(part.exported(), before)

@@ -46,8 +46,8 @@ class Latent:
         return _StraightThrough.apply(self.value, self.rounding)
 
     def exported(self) -> Tensor:
-        """Return the rounded values alone."""
-        return self.rounding(self.value.detach())
+        """Return the rounded values alone, which later steps do not change."""
+        return self.rounding(self.value.detach().clone())
 
     def move(self, direction: Tensor, rate: float) -> None:
         """Move by `rate` times `direction` (of order one), relative to the magnitude."""
