@@ -129,7 +129,7 @@ def test_a_stop_from_outside_is_resumable_once_something_is_solved(tmp_path, kin
     with pytest.raises(kind):
         quantize(source, linear("gptq"), out, SETTINGS, stop(0))
     assert not work_folder(out).exists()
-    with pytest.raises(StoppedError, match="the same command goes on from there") as stopped:
+    with pytest.raises(StoppedError, match="the same job goes on there") as stopped:
         quantize(source, linear("gptq"), out, SETTINGS, stop(3))
     assert stopped.value.exit_code == 75
     assert work_folder(out).exists()

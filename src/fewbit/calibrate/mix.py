@@ -6,9 +6,11 @@ order, whole ones before rests.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from fewbit.calibrate.entries import Conversation, Entry, Passage, Tokens, read_
 from fewbit.calibrate.openings import openings
 from fewbit.calibrate.samples import (
     WRITER_FORMAT,
+    Samples,
     SampleSettings,
     Writer,
     pages_of,
@@ -47,6 +50,16 @@ _HELD_OUT_SAMPLES = 1 << 32
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
+
+
+Keep: TypeAlias = Callable[[SampleSettings, Callable[[], Samples]], Samples]
+"""Called with each batch of samples and what writes it; gives it back, or an equal one that is kept
+from before."""
+
+
+def unkept(_: SampleSettings, write: Callable[[], Samples]) -> Samples:
+    """Write a batch of samples anew."""
+    return write()
 
 
 @dataclass(frozen=True)
@@ -94,10 +107,18 @@ def calibration_windows(
     source: ModelSource,
     settings: CalibrationSettings,
     progress: Progress = lambda _what, _done, _all: None,
+    *,
+    keep: Keep = unkept,
 ) -> CalibrationSet:
     """Return the windows of a mix for one model; the same arguments always give the same ones.
 
     The record has each source's windows with their hash.
+
+    Args:
+        source: the model.
+        settings: what is read.
+        progress: told what goes on.
+        keep: where samples that the model wrote are kept from one call to the next.
 
     Raises:
         MissingError: a file, the model's tokenizer or the chat template for conversations is not
@@ -108,7 +129,7 @@ def calibration_windows(
         NumericalError: the model writes no finite logits.
     """
     total = sum(part.share for part in settings.mix)
-    reader = _Reader(source, settings, tokenizer_of(source), progress)
+    reader = _Reader(source, settings, tokenizer_of(source), progress, keep)
     parts = [
         reader.part(ingredient.source, round(settings.windows * ingredient.share / total) or 1)
         for ingredient in settings.mix
@@ -123,12 +144,14 @@ def calibration_windows(
     )
 
 
-def held_out_windows(
+def held_out_windows(  # noqa: PLR0913
     source: ModelSource,
     settings: CalibrationSettings,
     windows: int,
     seen: CalibrationSet | None,
     progress: Progress = lambda _what, _done, _all: None,
+    *,
+    keep: Keep = unkept,
 ) -> tuple[NDArray[np.int32], ...]:
     """Return windows of the same mix that a calibration has not seen, int32 [tokens] each.
 
@@ -139,12 +162,13 @@ def held_out_windows(
         seen: the calibration, where there is one; a window that is in it too, because its source
             has no more text, is left out.
         progress: told what goes on.
+        keep: where samples are kept.
 
     Raises as `calibration_windows`.
     """
     wanted = replace(settings, windows=windows, held_out=True)
     known = set() if seen is None else {window.tobytes() for window in seen.windows}
-    found = calibration_windows(source, wanted, progress).windows
+    found = calibration_windows(source, wanted, progress, keep=keep).windows
     return tuple(window for window in found if window.tobytes() not in known)
 
 
@@ -175,6 +199,7 @@ class _Reader:
     settings: CalibrationSettings
     tokenizer: Tokenizer
     progress: Progress
+    keep: Keep
 
     def part(self, name: str, windows: int) -> _Part:
         """Return up to so many windows' worth of a source's tokens."""
@@ -244,13 +269,6 @@ class _Reader:
             seed=self.settings.seed,
             first=_HELD_OUT_SAMPLES if self.settings.held_out else 0,
         )
-        template = _template(self.source, self.tokenizer)
-        begun = openings(self.tokenizer, template)
-        threads = self.settings.threads or available_cores()
-        executor = writing_executor(self.source, pages_of(settings), threads)
-        known = min(self.tokenizer.vocabulary_size, self.source.config.vocabulary)
-        ends = self.tokenizer.special.end_of_generation
-        writer = Writer(executor, known, ends, SamplingThreads(executor.pool))
         done = 0
 
         def count(tokens: int) -> None:
@@ -258,10 +276,43 @@ class _Reader:
             done += tokens
             self.progress("writing samples", done, windows * settings.length)
 
-        written = write_samples(writer, begun, settings, count)
+        pen = _Pen(self, settings, count)
+        written = [
+            tokens
+            for batch in settings.batches()
+            for tokens in self.keep(batch, functools.partial(pen.write, batch))
+        ]
         marked = tuple((tokens, np.ones(len(tokens), np.bool_)) for tokens in written)
         note = f"drawn at temperature 1 from the model with its float matrices in {WRITER_FORMAT}"
         return _Part("the model's own samples", marked, (note,))
+
+
+@dataclass(frozen=True)
+class _Pen:
+    """Writes batches of samples; the model is made ready when the first one is written."""
+
+    reader: _Reader
+    settings: SampleSettings
+    """Of all batches together."""
+    count: Callable[[int], None]
+
+    def write(self, batch: SampleSettings) -> Samples:
+        """Return what the model writes."""
+        return write_samples(self._writer, self._openings, batch, self.count)
+
+    @functools.cached_property
+    def _openings(self) -> Sequence[Sequence[int]]:
+        template = _template(self.reader.source, self.reader.tokenizer)
+        return openings(self.reader.tokenizer, template)
+
+    @functools.cached_property
+    def _writer(self) -> Writer:
+        source, tokenizer = self.reader.source, self.reader.tokenizer
+        threads = self.reader.settings.threads or available_cores()
+        executor = writing_executor(source, pages_of(self.settings), threads)
+        known = min(tokenizer.vocabulary_size, source.config.vocabulary)
+        ends = tokenizer.special.end_of_generation
+        return Writer(executor, known, ends, SamplingThreads(executor.pool))
 
 
 def _template(source: ModelSource, tokenizer: Tokenizer) -> ChatTemplate | None:

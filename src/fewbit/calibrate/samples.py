@@ -12,7 +12,8 @@ depend on the other rows of a step, so neither the batch nor its order changes w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ fast, and what is drawn differs from the source's by some thousandths of a nat p
 
 _BATCH = 32
 
+Samples: TypeAlias = tuple[NDArray[np.int32], ...]
+"""Windows of tokens, int32 [length] each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSettings:
@@ -50,6 +54,14 @@ class SampleSettings:
     """The number of the first sequence; those of other numbers are other samples."""
     batch: int = _BATCH
     """Sequences that are written at once; changes speed and memory only."""
+
+    def batches(self) -> list[SampleSettings]:
+        """Return settings that write the same sequences, one batch each."""
+        starts = range(0, self.windows, self.batch)
+        return [
+            replace(self, first=self.first + start, windows=min(self.batch, self.windows - start))
+            for start in starts
+        ]
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ def write_samples(
     openings: Sequence[Sequence[int]],
     settings: SampleSettings,
     progress: Callable[[int], None] = lambda _: None,
-) -> tuple[NDArray[np.int32], ...]:
+) -> Samples:
     """Return windows of tokens that the model wrote, each int32 [length].
 
     Args:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings, Progress
     from fewbit.model.weights import ModelSource
     from fewbit.quantization import QuantizeSettings
+    from fewbit.quantization.job import Job
     from fewbit.quantization.target import Target
     from fewbit.quantization.trial import Builder
     from fewbit.records.manifest import Manifest
@@ -72,7 +73,7 @@ def allocated(  # noqa: PLR0913
     source: ModelSource,
     base: Recipe,
     target: Target,
-    out: Path,
+    job: Job,
     *,
     text: CalibrationSettings,
     settings: QuantizeSettings,
@@ -80,21 +81,29 @@ def allocated(  # noqa: PLR0913
 ) -> tuple[Recipe, QuantizeSettings]:
     """Return the recipe for a target, and the settings with the record of how it was chosen.
 
-    Raises as `allocate`.
+    What an earlier run of the job chose is taken. Raises as `allocate`.
     """
     from fewbit.calibrate.mix import held_out_windows
     from fewbit.quantization import container_of
     from fewbit.quantization.allocation import AllocationSettings, Wish, allocate
+    from fewbit.quantization.kept_samples import kept_samples
+    from fewbit.records.allocation import ChosenFormats
 
-    windows = held_out_windows(source, text, _WINDOWS, settings.calibration, progress)
-    recipe, record = allocate(
-        Wish(source=source, base=base, container=container_of(out), target=target),
-        [window[:_TOKENS] for window in windows],
-        _builder(source, base, settings, progress),
-        AllocationSettings(threads=settings.threads),
-        progress,
-    )
-    return recipe, replace(settings, allocation=record)
+    def choose() -> ChosenFormats:
+        windows = held_out_windows(
+            source, text, _WINDOWS, settings.calibration, progress, keep=kept_samples(job)
+        )
+        recipe, record = allocate(
+            Wish(source=source, base=base, container=container_of(job.out), target=target),
+            [window[:_TOKENS] for window in windows],
+            _builder(source, base, settings, progress),
+            AllocationSettings(threads=settings.threads),
+            progress,
+        )
+        return ChosenFormats(recipe=recipe, allocation=record)
+
+    found = job.kept("formats.json", ChosenFormats, choose)
+    return found.recipe, replace(settings, allocation=found.allocation)
 
 
 def _builder(

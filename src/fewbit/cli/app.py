@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import signal
 import sys
 import traceback
@@ -13,7 +14,7 @@ from cyclopts import App, CycloptsError
 
 from fewbit import __version__
 from fewbit.cli.output import abandon_stdout
-from fewbit.errors import FewbitError
+from fewbit.errors import FewbitError, StoppedError
 
 EXIT_USAGE = 2
 EXIT_FAULT = 70
@@ -106,7 +107,7 @@ def run(arguments: list[str]) -> int:
     except CycloptsError as error:
         return _complain(_one_line(str(error)) + " See --help.", EXIT_USAGE)
     except FewbitError as error:
-        return _complain(str(error), error.exit_code)
+        return _complain(f"{error}{_way_on(error, arguments)}", error.exit_code)
     except KeyboardInterrupt:
         return _complain("interrupted.", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -115,6 +116,15 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # the last net
         return _unforeseen(error)
     return result if isinstance(result, int) else 0
+
+
+def _way_on(error: FewbitError, arguments: list[str]) -> str:
+    """Return how a stopped command goes on: as it was given, but for a wish to begin anew."""
+    if not isinstance(error, StoppedError):
+        return ""
+    joined = "\0".join(arguments).replace("--resume\0never", "--resume=never")
+    kept = [argument for argument in joined.split("\0") if argument != "--resume=never"]
+    return f" Go on with: {shlex.join(['fewbit', *kept])}"
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -15,9 +16,10 @@ from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet
-    from fewbit.calibrate.mix import Progress
+    from fewbit.calibrate.mix import Keep, Progress
     from fewbit.model.weights import ModelSource
     from fewbit.quantization import QuantizationPlan, QuantizeSettings
+    from fewbit.quantization.job import Job
     from fewbit.records.recipe import Recipe
 
 
@@ -32,11 +34,13 @@ def quantize(  # noqa: PLR0913
     tuning: TuneOptions = TUNING,
     threads: int | None = None,
     strict: Annotated[bool, Parameter(negative="")] = False,
+    resume: Literal["auto", "required", "never"] = "auto",
     json: JsonOption = None,
 ) -> int:
     """Quantize a model by a recipe and write it with its manifest.
 
-    A job that is stopped goes on where it was when the same command is given again.
+    A job that is stopped goes on where it was when the same command is given again. Ctrl-C ends
+    it after the layer that is being solved, with exit code 75; once more ends it at once.
 
     Args:
         source: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
@@ -48,31 +52,37 @@ def quantize(  # noqa: PLR0913
         out: A new folder, or a file that ends in .gguf for recipes of GGUF types.
         threads: Of the model while it is calibrated; all cores.
         strict: Refuse a recipe that some tensors would need a fallback for.
+        resume: Go on with work that an earlier run left (auto), which must be there (required), or
+            delete it (never). Work of another job is refused.
         json: Write the manifest to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.cli.allocation import allocated, base_recipe, require_kept
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
+    from fewbit.cli.stopping import stoppable
     from fewbit.model.weights import open_model
     from fewbit.quantization import container_of, execute
+    from fewbit.quantization.job import Resume, claimed_job
     from fewbit.quantization.writing import require_output
     from fewbit.report.quantization import print_manifest
 
     size = target.target()
     found = tuning.of(base_recipe(recipe, size))
-    with open_model(locate(source)) as opened, watched() as progress:
+    with open_model(locate(source)) as opened, watched() as progress, stoppable() as stop:
         require_output(opened, container_of(out), out)
         planned = None if size else _planned(opened, found, out, strict=strict)
-        settings = _settings(opened, found, (calibration, tuning), threads, progress)
-        if size is not None:
-            text = calibration.settings(threads)
-            found, settings = allocated(
-                opened, found, size, out, text=text, settings=settings, progress=progress
-            )
-        planned = planned or _planned(opened, found, out, strict=strict)
-        manifest = execute(planned, out, settings, progress)
-        require_kept(manifest, out)
+        with claimed_job(out, Resume(resume), stop) as job:
+            asking = _Asking(opened, found, out, (target, calibration, tuning), threads)
+            settings = _settings(asking, job, progress)
+            if size is not None:
+                text = calibration.settings(threads)
+                found, settings = allocated(
+                    opened, found, size, job, text=text, settings=settings, progress=progress
+                )
+            planned = planned or _planned(opened, found, out, strict=strict)
+            manifest = execute(planned, out, settings, progress, job)
+            require_kept(manifest, out)
     deliver(manifest, json, print_manifest)
     if json != STDOUT:
         print(out)
@@ -88,51 +98,68 @@ def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) ->
     return planned
 
 
-def _settings(
-    source: ModelSource,
-    recipe: Recipe,
-    options: tuple[CalibrationOptions, TuneOptions],
-    threads: int | None,
-    progress: Progress,
-) -> QuantizeSettings:
+@dataclass(frozen=True)
+class _Asking:
+    """What the command line asks for."""
+
+    source: ModelSource
+    recipe: Recipe
+    out: Path
+    options: tuple[TargetOptions, CalibrationOptions, TuneOptions]
+    threads: int | None
+
+
+def _settings(asking: _Asking, job: Job, progress: Progress) -> QuantizeSettings:
     """Return the settings, with the calibration windows that the recipe needs."""
     from fewbit.calibrate.mix import calibration_windows
     from fewbit.quantization import QuantizeSettings, needs_text
     from fewbit.quantization.pipeline import runs_with_text
 
-    calibration, tuning = options
-    given, windows = calibration.importance(), None
+    recipe, (target, calibration, tuning) = asking.recipe, asking.options
+    given, windows, tuning_text = calibration.importance(), None, None
     if given is not None and calibration.calibration and not runs_with_text(recipe):
         raise UsageError(
             "Both --imatrix and --calibration are given, and the recipe is solved with one of "
             "them; leave one out."
         )
+    if needs_text(recipe) or target.target() is not None:
+        _begin(asking, job)
+    if recipe.tune is not None:  # before the other, whose samples are the first of these
+        tuning_text = _tuning_text(asking, job, progress)
     if needs_text(recipe) and (given is None or runs_with_text(recipe)):
-        windows = calibration_windows(source, calibration.settings(threads), progress)
+        chosen = calibration.settings(asking.threads)
+        windows = calibration_windows(asking.source, chosen, progress, keep=_keep(job))
     return QuantizeSettings(
         calibration=windows,
-        tuning_text=_tuning_text(source, recipe, options, threads, progress),
+        tuning_text=tuning_text,
         inputs=calibration.inputs,
         importance=given,
         tuning=tuning.settings(recipe),
-        threads=threads,
+        threads=asking.threads,
     )
 
 
-def _tuning_text(
-    source: ModelSource,
-    recipe: Recipe,
-    options: tuple[CalibrationOptions, TuneOptions],
-    threads: int | None,
-    progress: Progress,
-) -> CalibrationSet | None:
-    """Return the windows of the calibration's texts that tuning takes, where there is any."""
+def _begin(asking: _Asking, job: Job) -> None:
+    """Refuse work of another job before anything is done."""
+    from fewbit.quantization import container_of
+    from fewbit.quantization.job import asked
+
+    options = " ".join(map(str, asking.options))
+    job.begin(asked(asking.source, asking.recipe, container_of(asking.out), options))
+
+
+def _keep(job: Job) -> Keep:
+    from fewbit.quantization.kept_samples import kept_samples
+
+    return kept_samples(job)
+
+
+def _tuning_text(asking: _Asking, job: Job, progress: Progress) -> CalibrationSet:
+    """Return the windows of the calibration's texts that tuning takes."""
     from dataclasses import replace
 
     from fewbit.calibrate.mix import calibration_windows
 
-    calibration, tuning = options
-    if recipe.tune is None:
-        return None
-    wanted = replace(calibration.settings(threads), windows=tuning.tune_windows)
-    return calibration_windows(source, wanted, progress)
+    _, calibration, tuning = asking.options
+    wanted = replace(calibration.settings(asking.threads), windows=tuning.tune_windows)
+    return calibration_windows(asking.source, wanted, progress, keep=_keep(job))

@@ -1,14 +1,14 @@
 """A quantization as a job: one at a time on an output, stopped at good places, taken up again.
 
 Beside an output `out` a job has `.out.lock` while it runs and, where work is kept, `.out.work`:
-`job.json` says what was asked for, and what is done lies in files that appear as a whole.
+`asked.key` says what was asked for, and what is done lies in files that appear as a whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +25,7 @@ from fewbit.records.base import Record, from_json, to_json
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.chooser import choose_isa
 
-_ASKED = "job.json"
+_ASKED = "asked.key"
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -93,6 +93,7 @@ class Job:
     """A claim on an output, and where what is done on the way to it is kept."""
 
     def __init__(self, out: Path, stop: Stop) -> None:
+        self.out = out
         self.folder = work_folder(out)
         """Where work lies; absent until `begin`."""
         self.stop = stop
@@ -127,10 +128,22 @@ class Job:
             ) from error
         write_bytes(path, to_json(wanted))
 
+    def kept(self, name: str, kind: type[RecordT], make: Callable[[], RecordT]) -> RecordT:
+        """Return a record that an earlier run kept under this name, or make it and keep it.
+
+        One that cannot be read is made anew.
+        """
+        path = self.folder / name
+        with contextlib.suppress(OSError, BadFileError):
+            return from_json(kind, path.read_bytes(), name=str(path))
+        made = make()
+        write_bytes(path, to_json(made))
+        return made
+
     def has_work(self) -> bool:
         """Whether something is kept that a later run would have to do again."""
         try:
-            return any(path.suffix != ".json" for path in self.folder.iterdir())
+            return any(path.suffix != ".key" for path in self.folder.iterdir())
         except OSError:
             return False
 
@@ -164,8 +177,7 @@ def claimed_job(out: Path, resume: Resume = Resume.AUTO, stop: Stop | None = Non
                 job.forget()
             elif _is_stop(error) and job.stop.times < 2:
                 raise StoppedError(
-                    f"Stopped. What is done lies in {job.folder}; the same command goes on from "
-                    "there."
+                    f"Stopped; what is done lies in {job.folder}, and the same job goes on there."
                 ) from error
             raise
         job.forget()

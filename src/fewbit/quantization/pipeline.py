@@ -153,7 +153,8 @@ def _store(planned: QuantizationPlan, settings: QuantizeSettings, job: Job) -> S
     """
     method = METHODS[planned.recipe.method]
     quick = method.needs is Need.NOTHING and planned.recipe.method == "rtn"
-    if settings.importance is not None or (quick and not needs_text(planned.recipe)):
+    given = settings.importance is not None and not runs_with_text(planned.recipe)
+    if given or (quick and not needs_text(planned.recipe)):
         return None
     if not job.begun:
         job.begin(asked(planned.source, planned.recipe, planned.container))

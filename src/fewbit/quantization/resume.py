@@ -1,6 +1,6 @@
 """The tensors that a job has solved, kept in its folder, so that it can be stopped and go on.
 
-`key.json` says what they were made from; there is one safetensors file for each cut of the walk:
+`solved.key` says what they were made from; there is one safetensors file for each cut of the walk:
 `<slot>.codes`, `<slot>.scales` and `<slot>.zeros`, and for each slot a `Saved` record.
 Files appear as a whole; one that cannot be read is solved again.
 """
@@ -27,8 +27,8 @@ from fewbit.records.base import Record, from_json, to_json
 
 _ENDS = _CODES, _SCALES, _ZEROS = ".codes", ".scales", ".zeros"
 _DTYPES = {"uint8": "U8", "float16": "F16", "float32": "F32"}
-_KEY = "key.json"
-_TRANSFORMS = "transforms.json"
+_KEY = "solved.key"
+_TRANSFORMS = "transforms.key"
 
 
 class WorkKey(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fewbit.records.base import Record
+from fewbit.records.recipe import Recipe
 
 
 class SlotSensitivity(Record, frozen=True, kw_only=True):
@@ -58,3 +59,11 @@ class AllocationRecord(Record, frozen=True, kw_only=True):
     """Matrices by format."""
     sensitivities: tuple[SlotSensitivity, ...]
     notes: tuple[str, ...] = ()
+
+
+class ChosenFormats(Record, frozen=True, kw_only=True):
+    """The outcome of a choice, as a job keeps it for a later run."""
+
+    recipe: Recipe
+    """With a rule for every matrix."""
+    allocation: AllocationRecord
