@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from packed_models import AWQ_NIBBLES, words
 from test_export_compressed import (
-    SETTINGS,
     artefact,
     assert_equal_models,
     exported,
@@ -18,14 +17,13 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.errors import UnsupportedError, UsageError
-from fewbit.export.plan import plan_export
 from fewbit.export.target import ExportSettings
 from fewbit.export.targets import find_target
 from fewbit.formats.affine import integers
-from fewbit.formats.registry import decode, parse_format
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
+from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
 Q = "model.layers.0.self_attn.q_proj"
@@ -188,13 +186,34 @@ def test_settings_of_other_targets_are_refused(to):
         find_target(to, ExportSettings(split_bytes=1 << 30))
 
 
-def test_the_plan_promises_the_bytes_of_codes_and_scales(tmp_path):
+@pytest.mark.parametrize("to", ["compressed-tensors", "gptq", "gptq_v2", "awq"])
+def test_the_plan_promises_the_bytes_of_the_file(tmp_path, to):
+    # A converter that silently left most weights in bf16 would break the promise.
     source = artefact(tmp_path, layers_in("int4-g32"))
-    with open_model(source) as model:
-        planned = plan_export(model, find_target("gptq", SETTINGS))
-        form = planned.formats["layers.0.q.weight"]
-        assert form == parse_format("int4-g32")
-        values = decode(model.read("layers.0.q.weight"))
-    assert values.shape == (64, 64)
-    record = exported(source, tmp_path / "out", "gptq")
-    assert record.bytes == sum(tensor.bytes for tensor in record.tensors)
+    record = exported(source, tmp_path / "out", to)
+    file = tmp_path / "out" / "model.safetensors"
+    header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    assert file.stat().st_size - header == record.bytes
+    assert read_manifest(tmp_path / "out").tensor_bytes == record.bytes
+
+
+@pytest.mark.parametrize("to", ["compressed-tensors", "gptq", "gptq_v2", "awq"])
+def test_extra_heads_are_declared_absent(tmp_path, to):
+    weights = random_weights(CONFIGS["llama"])
+    weights["model.layers.3.mtp.weight"] = np.ones((64, 64), np.float32)
+    source = write_huggingface(tmp_path / "in", CONFIGS["llama"], weights)
+    record = exported(source, tmp_path / "out", to)
+    assert [tensor.source for tensor in record.absent] == ["model.layers.3.mtp.weight"]
+    with open_checkpoint(tmp_path / "out") as checkpoint:
+        stored = {tensor.stored for tensor in record.tensors}
+        assert set(checkpoint.tensors) == stored == weights.keys() - {"model.layers.3.mtp.weight"}
+
+
+@pytest.mark.parametrize("to", ["gptq", "awq"])
+def test_a_tied_table_is_stored_once(tmp_path, to):
+    source = artefact(tmp_path, layers_in("int4-g32"), "llama-tied")
+    exported(source, tmp_path / "out", to)
+    with open_checkpoint(tmp_path / "out") as checkpoint:
+        tables = [name for name in checkpoint.tensors if "lm_head" in name or "embed" in name]
+    assert tables == ["model.embed_tokens.weight"]
+    assert_equal_models(source, tmp_path / "out")

@@ -26,7 +26,7 @@ from fewbit.export.layers import (
     packed_slots,
     plain_modules,
 )
-from fewbit.export.packed import write_packed
+from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.pack import unpack
 from fewbit.formats.registry import FLOATS
@@ -68,7 +68,7 @@ class AwqTarget:
             return held(source, slot, stored, [kept])
         layers = (spec for spec in self.layers.of(source) if spec.bits <= _BITS)
         spec = in_groups(replace(near, bits=_BITS, symmetric=False), common_group(layers))
-        return held(source, slot, stored, [spec])
+        return as_stored(held(source, slot, stored, [spec]), _parts("", spec, (outputs, inputs)))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""

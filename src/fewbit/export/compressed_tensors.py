@@ -30,7 +30,7 @@ from fewbit.export.layers import (
     patterns,
     plain_modules,
 )
-from fewbit.export.packed import write_packed
+from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.sglang import compressed_limits
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.registry import FLOATS
@@ -62,7 +62,9 @@ class CompressedTensorsTarget:
         form = source.info(slot).format
         if is_vector(slot) or is_table(slot) or form in FLOATS:
             return float_holding(source, slot, self.dtype)
-        return held(source, slot, source.huggingface_name(slot), candidates(form))
+        holding = held(source, slot, source.huggingface_name(slot), candidates(form))
+        scheme = scheme_of(holding.format, source.activations(slot), source.input_scale(slot))
+        return as_stored(holding, parts_of("", scheme, source.info(slot).matrix_shape))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""

@@ -29,7 +29,7 @@ from fewbit.export.layers import (
     packed_slots,
     plain_modules,
 )
-from fewbit.export.packed import write_packed
+from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
@@ -76,7 +76,8 @@ class GptqTarget:
         if near is None or info.matrix_shape[1] % WORD:
             kept = info.format if info.format in FLOATS else self.dtype
             return held(source, slot, stored, [kept])
-        return held(source, slot, stored, [_layout(near, self.layers.of(source))])
+        holding = held(source, slot, stored, [_layout(near, self.layers.of(source))])
+        return as_stored(holding, _parts("", holding.format, info.matrix_shape))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""

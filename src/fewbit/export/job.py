@@ -66,7 +66,7 @@ class Job:
         except NumericalError as error:
             raise NumericalError(f"{self.source.info(slot).name}: {error}") from error
         tensor = arrange(converted.tensor)
-        self._written[slot] = Written(tensor.nbytes, digest(tensor), converted.relative_error)
+        self._written[slot] = Written(holding.bytes, digest(tensor), converted.relative_error)
         self.source.release(slot)
         self._progress("exporting", len(self._written), len(self.planned.holdings))
         return tensor

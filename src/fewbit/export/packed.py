@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.export.folder import write_folder
 from fewbit.export.layers import float_part, module_of, packed_slots
+from fewbit.export.target import Holding
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
 
@@ -22,6 +24,11 @@ Announce = Callable[[Slot, str], list[Part]]
 """Gives the entries of a matrix, from its slot and its module's name."""
 Make = Callable[[Slot, str, QuantTensor], Iterator[tuple[str, NDArray[Any]]]]
 """Gives the data of each entry by its name within the module; the tensor is `job.read(slot)`."""
+
+
+def as_stored(holding: Holding, parts: Iterable[Part]) -> Holding:
+    """Return how a matrix is held, with the bytes of the entries that it is stored in."""
+    return replace(holding, bytes=sum(part.nbytes for part in parts))
 
 
 def write_packed(  # noqa: PLR0913

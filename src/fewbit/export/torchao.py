@@ -21,7 +21,7 @@ from fewbit.errors import MissingError, UsageError
 from fewbit.export.compressed_scheme import candidates
 from fewbit.export.folder import left_out
 from fewbit.export.layers import float_holding, is_table, packed_slots, plain_modules
-from fewbit.export.packed import write_packed
+from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.affine import integers
 from fewbit.formats.registry import FLOATS
@@ -61,9 +61,12 @@ class TorchAoTarget:
         if is_vector(slot) or is_table(slot) or form in FLOATS:
             return float_holding(source, slot, self.dtype)
         near = candidates(form)[0]
+        if not isinstance(near, QuantSpec | Fp8Spec):
+            return held(source, slot, stored, [self.dtype])
         if isinstance(near, QuantSpec):
-            return held(source, slot, stored, [replace(near, scale_type=ScaleType.F16)])
-        return held(source, slot, stored, [near if isinstance(near, Fp8Spec) else self.dtype])
+            near = replace(near, scale_type=ScaleType.F16)
+        parts = _parts("", near, source.info(slot).matrix_shape)
+        return as_stored(held(source, slot, stored, [near]), parts)
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""
