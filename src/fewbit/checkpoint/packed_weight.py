@@ -1,9 +1,9 @@
 """Weights that another tool packed, in our formats.
 
 Integer codes become a `QuantSpec` whose kernels run them. What no kernel reads (groups that are no
-runs of 32 inputs, rows that are no multiple of 32, scales beyond fp16) is decoded to f32, exactly;
-the note of its `TensorInfo` says so, as it does where scales are rounded to fp16, as kernels have
-them.
+runs of 32 inputs, rows that are no multiple of 32, scales beyond fp16) is decoded: to f16 where its
+scales are fp16, as the runtimes of such files do, otherwise to f32, exactly. The note of its
+`TensorInfo` says so, as it does where scales are rounded to fp16, as kernels have them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.errors import NumericalError
 from fewbit.formats.pack import unpack
-from fewbit.formats.registry import F32, encode, encoded_bytes
+from fewbit.formats.registry import F16, F32, encode, encoded_bytes
 from fewbit.formats.spec import BlockSpec, Granularity, NumberFormat, QuantSpec, QuantTensor
 from fewbit.records.kernels import Activations
 from fewbit.runtime.pack import obstacle
@@ -72,16 +72,15 @@ def integer_weight(weight: IntegerWeight) -> PackedWeight:
         NumericalError: a scale is NaN or infinite.
     """
     spec = _spec(weight)
-    reason = _no_kernel(weight, spec)
-    if reason is not None:
-        note = f"{reason}, so it is decoded to f32"
-        return _decoded(weight, (*weight.notes, note))
-    assert spec is not None
     scales = weight.scales()
     _require_finite(weight.name, scales)
+    reason = _no_kernel(weight, spec)
+    if reason is not None:
+        return _decoded(weight, reason, F16 if scales.dtype == np.float16 else F32)
+    assert spec is not None
     rounding = scale_rounding(scales)
     if rounding is None:
-        return _decoded(weight, (*weight.notes, "its scales exceed fp16, so it is decoded to f32"))
+        return _decoded(weight, "its scales exceed fp16", F32)
     info = TensorInfo(
         weight.name,
         spec,
@@ -180,11 +179,12 @@ def _as_stored(weight: IntegerWeight, spec: QuantSpec) -> QuantTensor:
     return QuantTensor(spec, weight.shape, weight.codes(), scales, zeros)
 
 
-def _decoded(weight: IntegerWeight, notes: tuple[str, ...]) -> PackedWeight:
+def _decoded(weight: IntegerWeight, reason: str, form: BlockSpec) -> PackedWeight:
     def values() -> NDArray[np.float32]:
         return _values(weight)
 
-    info = float_info(weight.name, F32, weight.shape, "; ".join(notes))
+    notes = (*weight.notes, f"{reason}, so it is decoded to {form.name}")
+    info = float_info(weight.name, form, weight.shape, "; ".join(notes))
     return decoded_weight(info, weight.parts, values)
 
 
