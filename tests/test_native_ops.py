@@ -52,6 +52,9 @@ CASES = {
     "head-256": (replace(SMALL, head_dim=256, heads=4, kv_heads=1), CacheType.F16),
     "head-40": (replace(SMALL, head_dim=40, heads=4, kv_heads=4), CacheType.F16),
     "one-key-head-for-64": (replace(SMALL, head_dim=16, heads=64, kv_heads=1), CacheType.F16),
+    "mlp-32": (replace(SMALL, mlp_rotation=32), CacheType.F16),
+    "mlp-512": (replace(SMALL, intermediate=1536, mlp_rotation=512), CacheType.F16),
+    "mlp-8": (replace(SMALL, mlp_rotation=8), CacheType.F16),
     "window-1": (replace(SMALL, windows=(1, 300)), CacheType.F16),
 }
 
@@ -130,13 +133,13 @@ def _(op: Rope, at: Inputs) -> None:
 
 @check.register
 def _(op: Hadamard, at: Inputs) -> None:
-    """log2(head_dim) additions, each of values that are partial sums of magnitudes; the factor and
+    """log2(size) additions, each of values that are partial sums of magnitudes; the factor and
     its product."""
     x = at.buffers[op.x]
-    heads = np.abs(x.reshape(LENGTH, -1, op.head_dim)).sum(-1) / np.sqrt(op.head_dim)
-    size = heads.repeat(op.head_dim, -1)
-    want = reference.hadamard(x, op.head_dim)
-    near(at.buffers[op.out], want, (np.log2(op.head_dim) + 2) * U * size, op)
+    runs = np.abs(x.reshape(LENGTH, -1, op.size)).sum(-1) / np.sqrt(op.size)
+    near_size = runs.repeat(op.size, -1)
+    want = reference.hadamard(x, op.size)
+    near(at.buffers[op.out], want, (np.log2(op.size) + 2) * U * near_size, op)
 
 
 @check.register

@@ -130,17 +130,18 @@ class Rope(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Hadamard(Op):
-    """out = x @ H / sqrt(head_dim) for each head of x, with H the Hadamard matrix in natural order.
+    """out = x @ H / sqrt(size) for each run of `size` elements, with H the Hadamard matrix.
 
-    `head_dim` is a power of two. H / sqrt(head_dim) is orthogonal and symmetric, so queries and
-    keys that both pass it have the scores they had; outliers of single elements are spread over the
-    head, which integer keys round better (practice: QuaRot, Ashkboos et al. 2024). Computed by
-    log2(head_dim) passes of float32 additions, at distances 1, 2, 4, .. in this order, then one
-    multiplication by float32(1 / sqrt(head_dim)).
+    `size` is a power of two, H in natural order. H / sqrt(size) is orthogonal and symmetric, so
+    queries and keys whose heads both pass it have the scores they had, and a matrix whose columns
+    pass it as its input does gives the products it gave. Outliers of single elements are spread
+    over the run, which integers round better (practice: QuaRot, Ashkboos et al. 2024). Computed by
+    log2(size) passes of float32 additions, at distances 1, 2, 4, .. in this order, then one
+    multiplication by float32(1 / sqrt(size)).
     """
 
     x: Buffer
-    head_dim: int
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)

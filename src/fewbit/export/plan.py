@@ -35,8 +35,10 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
     """Decide every tensor.
 
     Raises:
-        UnsupportedError: the target has no place for a tensor or for the configuration.
+        UnsupportedError: the target has no place for a tensor, for the configuration, or for an
+            op that the model needs.
     """
+    _require_no_op(source, target)
     if target.container == "folder":
         _require_plain(source)
     holdings = {slot: target.holding(source, slot) for slot in source.slots}
@@ -66,6 +68,16 @@ def _require_plain(source: ModelSource) -> None:
             f"{source.path} computes what a plain config.json cannot say (rotations inside the "
             "MLP, for example), so other runtimes would compute something else; quantize without "
             "that transform to export."
+        )
+
+
+def _require_no_op(source: ModelSource, target: Target) -> None:
+    """Refuse a model with an op that no architecture of others has."""
+    if source.config.mlp_rotation:
+        raise UnsupportedError(
+            f"The down projections of {source.path} read inputs that an op rotates, in blocks of "
+            f"{source.config.mlp_rotation}, which {target.name} has no place for; quantize the "
+            "original model without rotate-mlp."
         )
 
 

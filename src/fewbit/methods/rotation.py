@@ -27,7 +27,7 @@ def hadamard(size: int) -> NDArray[np.float64]:
     for power in range(doublings, -1, -1):
         core = _core(size >> power)
         if core is not None:
-            matrix: NDArray[np.float64] = np.kron(_sylvester(power), core) / np.sqrt(size)
+            matrix: NDArray[np.float64] = np.kron(sylvester(1 << power), core / np.sqrt(len(core)))
             return matrix
     raise UnsupportedError(
         f"There is no Hadamard matrix of size {size} to rotate with: it is neither a power of two "
@@ -40,9 +40,18 @@ def randomized(matrix: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
     Without, the first row of Sylvester's matrix would gather what all channels have in common.
     """
-    signs = np.array([_sign(seed, row) for row in range(len(matrix))])
-    signed: NDArray[np.float64] = matrix * signs[:, None]
+    signed: NDArray[np.float64] = matrix * signs(len(matrix), seed)[:, None]
     return signed
+
+
+def signs(count: int, seed: int) -> NDArray[np.float64]:
+    """Return +1 or -1 drawn by a seed, float64 [count]."""
+    return np.array([_sign(seed, row) for row in range(count)])
+
+
+def block_size(width: int) -> int:
+    """Return the largest power of two that divides a width: the blocks that can be rotated fast."""
+    return width & -width
 
 
 def _sign(seed: int, row: int) -> float:
@@ -50,11 +59,17 @@ def _sign(seed: int, row: int) -> float:
     return 1.0 if word >> 63 else -1.0
 
 
-def _sylvester(power: int) -> NDArray[np.float64]:
+def sylvester(size: int) -> NDArray[np.float64]:
+    """Return the normalized Hadamard matrix of a power of two, [size, size], in natural order.
+
+    It is symmetric, so it undoes itself, and it is what the Program's `Hadamard` multiplies by.
+    """
+    assert size & (size - 1) == 0
     matrix = np.ones((1, 1))
-    for _ in range(power):
+    while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix
+    normalized: NDArray[np.float64] = matrix / np.sqrt(size)
+    return normalized
 
 
 def _core(size: int) -> NDArray[np.float64] | None:

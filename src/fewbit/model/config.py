@@ -77,6 +77,9 @@ class ModelConfig:
     mlp_bias: bool = False
     mixture: MixtureConfig | None = None
     """`intermediate` is the width of the layers without a mixture."""
+    mlp_rotation: int = 0
+    """Elements of each block of a down projection's input that pass a Hadamard matrix, as an op of
+    the Program; 0 where the input is multiplied as it is."""
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -95,6 +98,8 @@ class ModelConfig:
             )
         if self.mixture is not None:
             _check_mixture(self.mixture)
+        if self.mlp_rotation:
+            _check_rotation(self)
 
     @property
     def query_width(self) -> int:
@@ -127,4 +132,19 @@ def _check_mixture(mixture: MixtureConfig) -> None:
         raise UnsupportedError(
             f"The model has {mixture.experts} experts in each of {sum(mixture.layers)} layers; "
             f"supported are up to {EXPERTS_LIMIT} in all layers together."
+        )
+
+
+def _check_rotation(config: ModelConfig) -> None:
+    size = config.mlp_rotation
+    if size < 2 or size & (size - 1) or config.intermediate % size:
+        raise BadFileError(
+            f"The inputs of down projections are to be rotated in blocks of {size}, which is no "
+            f"power of two that divides the width {config.intermediate}; the configuration is "
+            "damaged."
+        )
+    if config.mixture is not None:
+        raise UnsupportedError(
+            "The inputs of down projections are to be rotated, but this model has mixtures of "
+            "experts, whose op has no place for that; leave the rotation out."
         )

@@ -139,8 +139,8 @@ class _Decoder:
         q = self.rope(layer, "q_rope", q, table)
         k = self.rope(layer, "k_rope", k, table)
         if self.rotate_keys:
-            q = self.hadamard(layer, "q_rotate", q)
-            k = self.hadamard(layer, "k_rotate", k)
+            q = self.hadamard(layer, "q_rotate", q, self.config.head_dim)
+            k = self.hadamard(layer, "k_rotate", k, self.config.head_dim)
         mixed = self.attention(layer, q, k, v)
         out = self.linear(layer, "o", mixed, config.hidden, bias=config.output_bias)
         if config.sandwich_norms:
@@ -164,6 +164,8 @@ class _Decoder:
         up = self.linear(layer, "up", normed, config.intermediate, bias=config.mlp_bias)
         place = self.place(layer, "activation", config.intermediate)
         gated = self.add(GatedActivation(**place, gate=gate, up=up, activation=config.activation))
+        if config.mlp_rotation:
+            gated = self.hadamard(layer, "mlp_rotate", gated, config.mlp_rotation)
         return self.linear(layer, "down", gated, config.hidden, bias=config.mlp_bias)
 
     def mixture(self, layer: int, normed: Buffer, mixture: MixtureConfig) -> Buffer:
@@ -225,9 +227,9 @@ class _Decoder:
         place = self.place(layer, site, self.widths[x])
         return self.add(Rope(**place, x=x, table=table, head_dim=self.config.head_dim))
 
-    def hadamard(self, layer: int, site: str, x: Buffer) -> Buffer:
+    def hadamard(self, layer: int, site: str, x: Buffer, size: int) -> Buffer:
         place = self.place(layer, site, self.widths[x])
-        return self.add(Hadamard(**place, x=x, head_dim=self.config.head_dim))
+        return self.add(Hadamard(**place, x=x, size=size))
 
     def attention(self, layer: int, q: Buffer, k: Buffer, v: Buffer) -> Buffer:
         config = self.config

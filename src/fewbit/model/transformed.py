@@ -10,7 +10,7 @@ import numpy as np
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.formats.registry import F32, decode, encoded_bytes
 from fewbit.formats.spec import QuantTensor
-from fewbit.model.transforms import Edit, RotateResidual, Transform
+from fewbit.model.transforms import Edit, RotateMlp, RotateResidual, Transform
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 
@@ -21,8 +21,9 @@ class TransformedSource(ModelSource):
 
     Float32 also where the source has bf16: a norm's weight w with Gemma's offset is (w + 1) / s - 1
     then, of which bf16 would keep few digits. Slots that no transform touches come through bit for
-    bit. Where a table shared by input and output had to become two, `config.tied` is False and
-    `slots` has `head.weight`, which lies where `embed.weight` lies.
+    bit. `config.mlp_rotation` has the op that a rotation inside the MLP needs. Where a table shared
+    by input and output had to become two, `config.tied` is False and `slots` has `head.weight`,
+    which lies where `embed.weight` lies.
     """
 
     transforms: tuple[Transform, ...] = ()
@@ -70,6 +71,8 @@ def transformed(source: ModelSource, transforms: Sequence[Transform]) -> Transfo
             plain["config"] = replace(plain["config"], tied=False)
             plain["slots"] = {**plain["slots"], "head.weight": plain["slots"]["embed.weight"]}
             edits["head.weight"] = edits.get("embed.weight", ())
+        if isinstance(transform, RotateMlp):
+            plain["config"] = replace(plain["config"], mlp_rotation=transform.size)
         for slot, new in transform.edits().items():
             edits[slot] = (*edits.get(slot, ()), *new)
     after = (*before, *transforms)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
+from fewbit.methods.rotation import sylvester
 from fewbit.model.sites import Site, SiteKind
 from fewbit.program import Slot
 
@@ -221,7 +222,37 @@ class RotateResidual:
         return found
 
 
-Transform: TypeAlias = Rescale | RotateHeads | RotateResidual
+@dataclass(frozen=True, eq=False)
+class RotateMlp:
+    """Rotate what every down projection reads, by an op in front of it, and back in its columns.
+
+    The op is `Hadamard` in blocks of `size`: (x s H) (W s H)^T = x W^T, with signs s that up's rows
+    take in, since a gate multiplies each channel alone.
+    """
+
+    sites: tuple[Site, ...]
+    """Of kind `UP`, one for every layer."""
+    size: int
+    """Elements of a block: a power of two that divides the width."""
+    signs: _Doubles
+    """+1 or -1 for each channel, float64 [width]; the same in all layers."""
+
+    def __post_init__(self) -> None:
+        assert all(site.kind is SiteKind.UP for site in self.sites)
+        assert all(site.width == len(self.signs) for site in self.sites)
+        assert (np.abs(self.signs) == 1).all()
+
+    def edits(self) -> dict[Slot, tuple[Edit, ...]]:
+        """Return what happens to each slot's tensor."""
+        columns = ScaleColumns(self.signs), RotateColumns(sylvester(self.size))
+        found: dict[Slot, tuple[Edit, ...]] = {}
+        for site in self.sites:
+            found |= dict.fromkeys(site.consumers, columns)
+            found |= {slot: (_produced(slot, self.signs, site),) for slot in site.producers}
+        return found
+
+
+Transform: TypeAlias = Rescale | RotateHeads | RotateResidual | RotateMlp
 
 
 def _produced(slot: Slot, factors: _Doubles, site: Site) -> Edit:

@@ -182,7 +182,8 @@ def interleaved_rows(heads: int, head_dim: int) -> NDArray[np.intp]:
 def _read_config(checkpoint: Checkpoint) -> ModelConfig:
     facts = checkpoint.facts
     if not isinstance(facts, GgufFacts):
-        return from_huggingface(facts.config, str(checkpoint.path / "config.json"))
+        config = from_huggingface(facts.config, str(checkpoint.path / "config.json"))
+        return replace(config, mlp_rotation=facts.mlp_rotation)
     divisors: tuple[float, ...] = ()
     if ROPE_DIVISORS in checkpoint.tensors:
         divisors = tuple(float(d) for d in decode(checkpoint.read(ROPE_DIVISORS)).reshape(-1))

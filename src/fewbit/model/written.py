@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from fewbit.checkpoint.checkpoint import HuggingFaceFacts
@@ -19,7 +19,8 @@ QUANTIZATION = "quantization_config"
 def written_config(source: ModelSource) -> dict[str, Any]:
     """Return the config.json of a model, which gives back the same model.
 
-    A folder's own configuration is kept, less what it says of its weights' formats.
+    A folder's own configuration is kept, less what it says of its weights' formats. A rotation
+    inside the MLP is left to whoever writes those.
 
     Raises:
         UnsupportedError: no config.json describes the model that a GGUF file holds.
@@ -31,7 +32,8 @@ def written_config(source: ModelSource) -> dict[str, Any]:
         kept = {name: value for name, value in facts.config.items() if name != QUANTIZATION}
         return {**kept, **untied}
     config = to_huggingface(source.config)
-    if not same_program(from_huggingface(config), source.config):
+    stated = replace(source.config, mlp_rotation=0)  # which no config.json of its own has
+    if not same_program(from_huggingface(config), stated):
         raise UnsupportedError(
             f"The configuration of {source.path} has no exact form as config.json; write a GGUF "
             "file instead, with rtn-q4_0 or rtn-q8_0."

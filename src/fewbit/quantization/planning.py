@@ -18,7 +18,7 @@ from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantization.planned import Container, PlannedTensor, QuantizationPlan
-from fewbit.quantization.transforming import outline
+from fewbit.quantization.transforming import ONLINE, outline
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
@@ -224,6 +224,12 @@ def _check_container(recipe: Recipe, container: Container) -> None:
         raise UnsupportedError(
             f"The recipe '{recipe.name}' measures scales of keys and values ({recipe.kv.value}), "
             "which a GGUF file has no place for; write a folder instead, or leave kv out."
+        )
+    if source.config.mlp_rotation or not ONLINE.isdisjoint(recipe.transforms):
+        raise UnsupportedError(
+            f"With the recipe '{recipe.name}' this model's down projections read inputs that an op "
+            "rotates (rotate-mlp), which a GGUF file has no place for; write a folder instead, or "
+            "leave the rotation out."
         )
     for rule in recipe.rules:
         if rule.activations is not Activations.INT8:

@@ -24,14 +24,15 @@ from fewbit.formats.registry import decode
 from fewbit.formats.spec import NumberFormat
 from fewbit.methods.awq import search_awq
 from fewbit.methods.rescale import equalize
-from fewbit.methods.rotation import hadamard, randomized
+from fewbit.methods.rotation import block_size, hadamard, randomized, signs
 from fewbit.methods.scaling import Consumer, Scaling
 from fewbit.methods.smoothquant import search_smoothquant
+from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.residual import rotate_residual
 from fewbit.model.sites import Site, SiteKind, rescale_sites
 from fewbit.model.transformed import TransformedSource, transformed
-from fewbit.model.transforms import Edit, Rescale, RotateHeads, Transform
+from fewbit.model.transforms import Edit, Rescale, RotateHeads, RotateMlp, Transform
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantization.bound import BoundModel
@@ -45,6 +46,8 @@ SAMPLE_ROWS = 256
 """Rows of a site's input, evenly spread over the calibration text, on which SmoothQuant measures
 the error: that of a 256-row mean is about 6% of it, and the same rows judge every candidate."""
 _SEED = 0
+_SMALLEST_BLOCK = 16
+"""Elements that a rotation inside the MLP should spread an outlier over, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +212,40 @@ def _rotate_residual(source: ModelSource, _: Formats, __: Walking | None) -> Fou
     return Found((rotation,), detail)
 
 
+def _rotate_mlp(source: ModelSource, _: Formats, __: Walking | None) -> Found:
+    width = source.config.intermediate
+    size = block_size(width)
+    _check_mlps(source.config, size)
+    sites = tuple(s for s in rescale_sites(source.config) if s.kind is SiteKind.UP)
+    rotation = RotateMlp(sites, size, signs(width, _SEED))
+    blocks = f"{width // size} blocks of {size}" if size < width else f"Hadamard matrix of {size}"
+    return Found((rotation,), f"{blocks}, signs drawn with seed {_SEED}")
+
+
+def _check_mlps(config: ModelConfig, size: int) -> None:
+    """Refuse MLPs that no op can rotate.
+
+    Raises:
+        UnsupportedError: mixtures, a width without a useful block, or MLPs that are rotated.
+    """
+    if config.mixture is not None:
+        raise UnsupportedError(
+            "The MLPs of this model cannot be rotated: they are mixtures of experts, whose op has "
+            "no place for a rotation; leave rotate-mlp out."
+        )
+    if size < _SMALLEST_BLOCK:
+        raise UnsupportedError(
+            f"The MLPs of this model cannot be rotated: their width {config.intermediate} divides "
+            f"into blocks of {size}, and less than {_SMALLEST_BLOCK} spread nothing; leave "
+            "rotate-mlp out."
+        )
+    if config.mlp_rotation:
+        raise UnsupportedError(
+            "The MLPs of this model are rotated already, by the recipe that it was made with; "
+            "leave rotate-mlp out."
+        )
+
+
 TRANSFORMS: Mapping[str, _Search] = MappingProxyType(
     {
         "awq": _awq,
@@ -216,10 +253,13 @@ TRANSFORMS: Mapping[str, _Search] = MappingProxyType(
         "rescale": _rescale,
         "rotate-heads": _rotate_heads,
         "rotate-residual": _rotate_residual,
+        "rotate-mlp": _rotate_mlp,
     }
 )
 """By the name that recipes use."""
 
+ONLINE = frozenset({"rotate-mlp"})
+"""Those that need an op of their own in the Program, which few containers can say."""
 _WALKING = frozenset({"awq", "smoothquant"})
 _RESCALING = _WALKING | {"rescale"}
 _RESCALES_OF_ONE: _Search = _of_one

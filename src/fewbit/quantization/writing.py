@@ -268,7 +268,7 @@ def _write_folder(run: _Run, out: Path) -> None:
     write_artefact(
         out,
         config=written_config(run.source),
-        stated=ArtefactConfig(format_version=FORMAT_VERSION, kv_scales=run.made.kv_scales),
+        stated=_stated(run),
         sidecars=sidecars(facts),
         tensors=run.infos(),
         read=run.read,
@@ -288,6 +288,15 @@ def _write_gguf(run: _Run, out: Path) -> None:
     with arriving_together(manifest, out) as folder:
         write_gguf(folder / out.name, overlay(facts, changes), run.infos(), run.read)
         write_bytes(folder / manifest.name, to_json(run.manifest()))
+
+
+def _stated(run: _Run) -> ArtefactConfig:
+    """Return what the artefact's tensors cannot say."""
+    return ArtefactConfig(
+        format_version=FORMAT_VERSION,
+        mlp_rotation=run.source.config.mlp_rotation,
+        kv_scales=run.made.kv_scales,
+    )
 
 
 def _file_type(planned: QuantizationPlan) -> int:

@@ -290,7 +290,7 @@ class ProgramWriter:
 
     @_write.register
     def _(self, op: Hadamard, out: int) -> None:
-        self.program.hadamard(out, self.buffers[op.x], op.head_dim)
+        self.program.hadamard(out, self.buffers[op.x], op.size)
 
     @_write.register
     def _(self, op: Attention, out: int) -> None:

@@ -85,13 +85,13 @@ def rope(x: Floats, table: Floats, head_dim: int) -> Floats:
     return turned.reshape(x.shape).astype(np.float32)
 
 
-def hadamard(x: Floats, head_dim: int) -> Floats:
-    """Multiply every head of x [rows, heads * head_dim] with the normalized Hadamard matrix."""
+def hadamard(x: Floats, size: int) -> Floats:
+    """Multiply every run of x [rows, runs * size] with the normalized Hadamard matrix."""
     matrix = np.ones((1, 1))
-    while len(matrix) < head_dim:
+    while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    heads = x.reshape(len(x), x.shape[1] // head_dim, head_dim).astype(np.float64)
-    turned: Floats = (heads @ matrix / np.sqrt(head_dim)).reshape(x.shape).astype(np.float32)
+    runs = x.reshape(len(x), x.shape[1] // size, size).astype(np.float64)
+    turned: Floats = (runs @ matrix / np.sqrt(size)).reshape(x.shape).astype(np.float32)
     return turned
 
 
@@ -320,7 +320,7 @@ class ReferenceExecutor:
 
     @_op.register
     def _(self, op: Hadamard, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:
-        return hadamard(buffers[op.x], op.head_dim)
+        return hadamard(buffers[op.x], op.size)
 
     @_op.register
     def _(self, op: Attention, buffers: Mapping[Buffer, Floats], step: StepInput) -> Floats:

@@ -224,10 +224,10 @@ class TorchExecutor:
     def _(self, op: Hadamard, buffers: _Buffers, tokens: Tensor) -> Tensor:
         x = buffers[op.x]
         matrix = torch.ones(1, 1)
-        while len(matrix) < op.head_dim:
+        while len(matrix) < op.size:
             matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-        heads = x.float().unflatten(-1, (-1, op.head_dim)) @ matrix * op.head_dim**-0.5
-        return heads.reshape(x.shape).to(x.dtype)
+        runs = x.float().unflatten(-1, (-1, op.size)) @ matrix * op.size**-0.5
+        return runs.reshape(x.shape).to(x.dtype)
 
     @_op.register
     def _(self, op: Attention, buffers: _Buffers, tokens: Tensor) -> Tensor:
