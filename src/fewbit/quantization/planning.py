@@ -42,7 +42,7 @@ def plan(
         UnsupportedError: the container cannot hold a format or cannot be made from this source, or
             a tensor to be quantized cannot be decoded, or a transform cannot be applied.
     """
-    _check_container(recipe, container)
+    _check_container(source, recipe, container)
     if container is Container.GGUF:
         source = as_gguf(source)
     planned = _plan(source, recipe, container)
@@ -217,7 +217,7 @@ class _Planner:
         return ""
 
 
-def _check_container(recipe: Recipe, container: Container) -> None:
+def _check_container(source: ModelSource, recipe: Recipe, container: Container) -> None:
     if container is not Container.GGUF:
         return
     if recipe.kv is not None:
