@@ -12,7 +12,7 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import decode, encode
 from fewbit.model.weights import open_model
-from fewbit.quantization import Container, allocation, plan, quantize
+from fewbit.quantization import Container, plan, quantize, trial
 from fewbit.quantization.allocation import AllocationSettings, Wish, allocate
 from fewbit.quantization.choices import Group, smallest, total_bytes, total_cost, uniform_choices
 from fewbit.quantization.knapsack import Option, choose_options
@@ -141,7 +141,7 @@ def test_fused_matrices_keep_together_in_a_folder_and_are_free_in_gguf(folder_so
 
 
 def test_what_is_probed_together_gets_one_format(gguf_source, monkeypatch):
-    monkeypatch.setattr(allocation, "MANY_WEIGHTS", 1)
+    monkeypatch.setattr(trial, "MANY_WEIGHTS", 1)
     asked = wish(gguf_source, file_target(gguf_source, 6.5))
     recipe, record = allocate(asked, WINDOWS, rounded, SETTINGS)
     assert len(record.sensitivities) == 2 + 3 * 4
@@ -151,7 +151,7 @@ def test_what_is_probed_together_gets_one_format(gguf_source, monkeypatch):
 
 
 def test_of_a_large_model_some_layers_are_probed(gguf_source, monkeypatch):
-    monkeypatch.setattr(allocation, "MANY_WEIGHTS", 1)
+    monkeypatch.setattr(trial, "MANY_WEIGHTS", 1)
     settings = dataclasses.replace(SETTINGS, probe_layers=1)
     asked = wish(gguf_source, file_target(gguf_source, 6.5))
     _, record = allocate(asked, WINDOWS, rounded, settings)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fewbit.records.manifest import Manifest
     from fewbit.records.recipe import Recipe
 
-_WINDOWS = 22
-"""Windows that measure: six of them single matrices, the others whole choices."""
+_PROBES, _CHOICES = 6, 16
+"""Windows that measure single matrices, and whole choices; half as many in a large model."""
 
 _TOKENS = 128
 """Tokens of each."""
@@ -87,17 +87,20 @@ def allocated(  # noqa: PLR0913
     from fewbit.quantization import container_of
     from fewbit.quantization.allocation import AllocationSettings, Wish, allocate
     from fewbit.quantization.kept_samples import kept_samples
+    from fewbit.quantization.trial import many_weights
     from fewbit.records.allocation import ChosenFormats
 
+    share = 2 if many_weights(source) else 1
+    probes, choices = _PROBES // share, _CHOICES // share
+
     def choose() -> ChosenFormats:
-        windows = held_out_windows(
-            source, text, _WINDOWS, settings.calibration, progress, keep=kept_samples(job)
-        )
+        count, keep = probes + choices, kept_samples(job)
+        windows = held_out_windows(source, text, count, settings.calibration, progress, keep=keep)
         recipe, record = allocate(
             Wish(source=source, base=base, container=container_of(job.out), target=target),
             [window[:_TOKENS] for window in windows],
             _builder(source, base, settings, progress),
-            AllocationSettings(threads=settings.threads),
+            AllocationSettings(probe_windows=probes, threads=settings.threads),
             progress,
         )
         return ChosenFormats(recipe=recipe, allocation=record)

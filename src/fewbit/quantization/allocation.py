@@ -55,7 +55,7 @@ from fewbit.quantization.sensitivity import (
     unprobed,
 )
 from fewbit.quantization.target import Budget, Target, budget_of
-from fewbit.quantization.trial import MANY_WEIGHTS, Builder
+from fewbit.quantization.trial import Builder, many_weights
 from fewbit.records.allocation import AllocationRecord, MeasuredChoice, SlotSensitivity
 from fewbit.records.figures import size
 from fewbit.records.recipe import KEEP, Recipe, Rule
@@ -184,8 +184,7 @@ class _Work:
     @property
     def together(self) -> bool:
         """Whether matrices that read the same input are probed together."""
-        infos = self.wish.source.checkpoint.tensors.values()
-        return sum(math.prod(info.shape) for info in infos) >= MANY_WEIGHTS
+        return many_weights(self.wish.source)
 
     def _keys(self) -> dict[Slot, object]:
         """Return what each matrix shares its format by: the stored tensor, or fused layers.

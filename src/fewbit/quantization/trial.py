@@ -24,6 +24,13 @@ from fewbit.records.recipe import Recipe
 MANY_WEIGHTS = 400_000_000
 """From so many weights on, choices are compared by rounding: solving both would take too long."""
 
+
+def many_weights(source: ModelSource) -> bool:
+    """Say whether a model has so many weights that what measures it takes shortcuts."""
+    infos = source.checkpoint.tensors.values()
+    return sum(math.prod(info.shape) for info in infos) >= MANY_WEIGHTS
+
+
 Squares = Mapping[Slot, NDArray[np.float64]]
 """The mean square of each input of a matrix, float64 [inputs]; matrices may be missing."""
 
@@ -52,8 +59,7 @@ def builder(source: ModelSource, base: Recipe, solving: Solving | None, threads:
         solving: how it solves; None where it needs no calibration text.
         threads: of the rounding.
     """
-    weights = sum(math.prod(info.shape) for info in source.checkpoint.tensors.values())
-    if weights >= MANY_WEIGHTS:
+    if many_weights(source):
         name = "rounding on scales fitted with the squares of the inputs"
         return Builder(name, lambda planned, squares: rounded_tensors(planned, squares, threads))
     return Builder(base.method, lambda planned, _: solved_tensors(planned, solving))
