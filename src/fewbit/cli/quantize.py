@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from fewbit.cli.allocation import TARGET, TargetOptions
 from fewbit.cli.calibration import CALIBRATION, CalibrationOptions
 from fewbit.cli.output import JsonOption
+from fewbit.cli.planning import Runtime
 from fewbit.cli.tuning import TUNING, TuneOptions
 from fewbit.errors import UsageError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from fewbit.model.weights import ModelSource
     from fewbit.quantization import QuantizationPlan, QuantizeSettings
     from fewbit.quantization.job import Job
+    from fewbit.quantization.target import Target
+    from fewbit.records.plan import PlanReport
     from fewbit.records.recipe import Recipe
 
 
@@ -28,8 +31,10 @@ def quantize(  # noqa: PLR0913
     /,
     *,
     recipe: str,
-    out: Path,
-    target: TargetOptions = TARGET,
+    out: Path | None = None,
+    plan: Annotated[bool, Parameter(negative="")] = False,
+    target: Annotated[Runtime | None, Parameter(name="--target")] = None,
+    size: TargetOptions = TARGET,
     calibration: CalibrationOptions = CALIBRATION,
     tuning: TuneOptions = TUNING,
     threads: int | None = None,
@@ -44,7 +49,10 @@ def quantize(  # noqa: PLR0913
 
     Args:
         source: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
-        target: A size to choose formats for; the recipe, or the name of a method, says how codes
+        plan: Print tensors, sizes, memory, disk and time, and what the target would refuse, from
+            headers alone, and do nothing.
+        target: The runtime that the model is for; what that would refuse is refused.
+        size: A size to choose formats for; the recipe, or the name of a method, says how codes
             are found.
         calibration: What the model is calibrated on.
         tuning: What distillation changes after solving.
@@ -58,27 +66,40 @@ def quantize(  # noqa: PLR0913
     """
     from fewbit.cli.allocation import allocated, base_recipe, require_kept
     from fewbit.cli.output import STDOUT, deliver
+    from fewbit.cli.planning import workload
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.cli.stopping import stoppable
     from fewbit.model.weights import open_model
     from fewbit.quantization import container_of, execute
+    from fewbit.quantization.estimate import require_disk
     from fewbit.quantization.job import Resume, claimed_job
     from fewbit.quantization.writing import require_output
+    from fewbit.report.plan import print_plan
     from fewbit.report.quantization import print_manifest
 
-    size = target.target()
-    found = tuning.of(base_recipe(recipe, size))
+    wanted = size.target()
+    found = tuning.of(base_recipe(recipe, wanted))
     with open_model(locate(source)) as opened, watched() as progress, stoppable() as stop:
+        if plan:
+            _require_formats(wanted)
+            report = _report(opened, found, out, (calibration, tuning), target, strict=strict)
+            deliver(report, json, print_plan)
+            return 0
+        if out is None:
+            raise UsageError("--out is missing; name what to write, or give --plan.")
         require_output(opened, container_of(out), out)
-        planned = None if size else _planned(opened, found, out, strict=strict)
+        planned = None if wanted else _planned(opened, found, out, strict=strict)
+        if planned is not None:
+            _require_taken(planned, target)
+            require_disk(planned, workload(found, calibration, tuning, threads), out)
         with claimed_job(out, Resume(resume), stop) as job:
-            asking = _Asking(opened, found, out, (target, calibration, tuning), threads)
+            asking = _Asking(opened, found, out, (size, calibration, tuning), threads)
             settings = _settings(asking, job, progress)
-            if size is not None:
+            if wanted is not None:
                 text = calibration.settings(threads)
                 found, settings = allocated(
-                    opened, found, size, job, text=text, settings=settings, progress=progress
+                    opened, found, wanted, job, text=text, settings=settings, progress=progress
                 )
             planned = planned or _planned(opened, found, out, strict=strict)
             manifest = execute(planned, out, settings, progress, job)
@@ -96,6 +117,37 @@ def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) ->
     if strict:
         require_no_fallback(planned)
     return planned
+
+
+def _require_formats(wanted: Target | None) -> None:
+    if wanted is not None:
+        raise UsageError(
+            "--plan reads headers alone, and formats for a target size are chosen by measuring; "
+            "give a recipe with formats."
+        )
+
+
+def _report(  # noqa: PLR0913
+    source: ModelSource,
+    recipe: Recipe,
+    out: Path | None,
+    options: tuple[CalibrationOptions, TuneOptions],
+    runtime: Runtime | None,
+    *,
+    strict: bool,
+) -> PlanReport:
+    from fewbit.cli.planning import plan_report, workload
+
+    planned = _planned(source, recipe, out or Path("model"), strict=strict)
+    return plan_report(planned, workload(recipe, *options, None), out, runtime)
+
+
+def _require_taken(planned: QuantizationPlan, runtime: Runtime | None) -> None:
+    """Refuse, hours before, what the runtime would; raises UnsupportedError."""
+    from fewbit.cli.planning import require_taken
+
+    if runtime is not None:
+        require_taken(planned, runtime)
 
 
 @dataclass(frozen=True)

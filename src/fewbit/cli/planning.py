@@ -1,0 +1,168 @@
+"""`fewbit quantize --plan` and `--target`: what a job will do and take, before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from fewbit.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from fewbit.cli.calibration import CalibrationOptions
+    from fewbit.cli.tuning import TuneOptions
+    from fewbit.quantization import QuantizationPlan
+    from fewbit.quantization.estimate import Workload
+    from fewbit.records.export import ExportPlan
+    from fewbit.records.plan import PlanReport
+    from fewbit.records.recipe import Recipe
+
+Runtime: TypeAlias = Literal["fewbit", "llama.cpp", "vllm"]
+
+_EXPORTS = {"llama.cpp": "gguf", "vllm": "compressed-tensors"}
+"""The export that a runtime reads."""
+
+
+def workload(
+    recipe: Recipe, calibration: CalibrationOptions, tuning: TuneOptions, threads: int | None
+) -> Workload:
+    """Return how much text a recipe takes under the options."""
+    from fewbit.quantization import needs_text
+    from fewbit.quantization.estimate import Workload
+
+    if not needs_text(recipe) or calibration.imatrix is not None:
+        return Workload()
+    settings = calibration.settings(threads)
+    rows = settings.windows * settings.length
+    chosen = tuning.settings(recipe)
+    text = rows if chosen is None else max(rows, tuning.tune_windows * settings.length)
+    return Workload(
+        rows=rows,
+        samples=0 if calibration.calibration else text // 2,
+        tuned_rows=0 if chosen is None else chosen.steps * chosen.batch * settings.length,
+    )
+
+
+def plan_report(
+    planned: QuantizationPlan, work: Workload, out: Path | None, runtime: Runtime | None
+) -> PlanReport:
+    """Return everything that is known before anything is done."""
+    from fewbit.quantization.estimate import disk_needs, free_disk, memory_needs, time_needs
+    from fewbit.records.plan import PlannedEntry, PlanReport
+    from fewbit.runtime.memory import available_memory
+
+    entries = tuple(
+        PlannedEntry(
+            source=t.source.name,
+            slot=t.slot,
+            shape=t.source.shape,
+            source_format=t.source.format.name,
+            format=t.format.name if t.stored else "",
+            status=t.status,
+            bytes=t.bytes,
+            reason=t.reason,
+        )
+        for t in planned.tensors
+    )
+    absent = tuple(f"{t.source.name} is left out: {t.reason}." for t in planned.absent)
+    return PlanReport(
+        source=str(planned.source.path),
+        recipe=planned.recipe,
+        container=planned.container.value,
+        tensors=entries,
+        source_bytes=planned.source_bytes,
+        promised_bytes=planned.promised_bytes,
+        bits_per_weight=planned.bits_per_weight,
+        memory=memory_needs(planned, work),
+        available_memory=available_memory().bytes,
+        disk=disk_needs(planned, work),
+        free_disk=None if out is None else free_disk(out),
+        time=time_needs(planned, work),
+        notes=(*planned.fallbacks, *absent, *_export_note(planned, runtime)),
+        target=runtime,
+        refusals=() if runtime is None else refusals(planned, runtime),
+    )
+
+
+def refusals(planned: QuantizationPlan, runtime: Runtime) -> tuple[str, ...]:
+    """Return what a runtime would refuse of an artefact, or that has to change on the way to it.
+
+    For llama.cpp and vLLM that is what the export to their format would say.
+    """
+    if runtime == "fewbit":
+        return _without_kernel(planned)
+    if _reads_as_it_is(planned, runtime):
+        return ()
+    try:
+        found = _export(planned, runtime)
+    except UnsupportedError as error:
+        return (str(error),)
+    counts: dict[tuple[str, str, str], int] = {}
+    for tensor in found.changed:
+        kind = tensor.source_format, tensor.format, tensor.reason
+        counts[kind] = counts.get(kind, 0) + 1
+    changed = tuple(
+        f"{count} tensors in {before} become {after} ({reason})."
+        for (before, after, reason), count in counts.items()
+    )
+    return (*found.refusals, *changed)
+
+
+def _reads_as_it_is(planned: QuantizationPlan, runtime: Runtime) -> bool:
+    from fewbit.quantization import Container
+
+    return runtime == "llama.cpp" and planned.container is Container.GGUF
+
+
+def _export(planned: QuantizationPlan, runtime: Runtime) -> ExportPlan:
+    from fewbit.export.plan import plan_export
+    from fewbit.export.target import ExportSettings
+    from fewbit.export.targets import find_target
+    from fewbit.quantization.planned_source import planned_source
+
+    target = find_target(_EXPORTS[runtime], ExportSettings())
+    return plan_export(planned_source(planned), target).record
+
+
+def _export_note(planned: QuantizationPlan, runtime: Runtime | None) -> tuple[str, ...]:
+    from fewbit.records.figures import size
+
+    if runtime not in _EXPORTS or _reads_as_it_is(planned, runtime):
+        return ()
+    try:
+        found = _export(planned, runtime)
+    except UnsupportedError:
+        return ()
+    how = f"{runtime} reads it after fewbit export --to {_EXPORTS[runtime]}"
+    return (f"{how}, with {size(found.bytes)} of tensors.",)
+
+
+def require_taken(planned: QuantizationPlan, runtime: Runtime) -> None:
+    """Refuse a plan whose artefact a runtime would not take.
+
+    Raises:
+        UnsupportedError: the message has the reasons.
+    """
+    found = refusals(planned, runtime)
+    if found:
+        raise UnsupportedError(
+            f"{runtime} would not take this model as it is: {' '.join(found)} Choose another "
+            "recipe, or leave --target out."
+        )
+
+
+def _without_kernel(planned: QuantizationPlan) -> tuple[str, ...]:
+    """Return the formats that no kernel of ours reads, each with a matrix that has it."""
+    from fewbit.errors import KernelError
+    from fewbit.model.binding import is_vector
+    from fewbit.quantization.planned_source import planned_source
+    from fewbit.runtime.chooser import choose
+
+    source, found = planned_source(planned), {}
+    for slot in source.slots:
+        if is_vector(slot) or source.info(slot).format in found:
+            continue
+        try:
+            choose(slot, source.outline(slot))
+        except KernelError as error:
+            found[source.info(slot).format] = str(error)
+    return tuple(found.values())
