@@ -4,7 +4,7 @@ import functools
 import json
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from fewbit.tokens.pieces import byte_of_character
 
@@ -133,3 +133,88 @@ def _prefixed(metadata: dict) -> dict:
     return {
         f"tokenizer.ggml.{name}": value for name, value in metadata.items() if value is not None
     }
+
+
+METADATA_OF_FOLDERS = ("smollm", "llama-bpe", "qwen2", "llama", "llama-bare")
+"""Kinds of tokenizers that a folder can have and llama.cpp knows."""
+
+
+def folder_tokenizer(kind: str) -> tuple[bytes, dict]:
+    """tokenizer.json and tokenizer_config.json as published for such models."""
+    tree = json.loads(_folder_backend(kind).to_str())
+    names = ("<s>", "</s>") if kind.startswith("llama") and kind != "llama-bpe" else SPECIAL
+    config = {"bos_token": names[0], "eos_token": names[1], "add_bos_token": True}
+    start = next(t["id"] for t in tree["added_tokens"] if t["content"] == names[0])
+    tree["post_processor"] = json.loads(
+        json.dumps(
+            {
+                "type": "TemplateProcessing",
+                "single": [
+                    {"SpecialToken": {"id": names[0], "type_id": 0}},
+                    {"Sequence": {"id": "A", "type_id": 0}},
+                ],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+                "special_tokens": {
+                    names[0]: {"id": names[0], "ids": [start], "tokens": [names[0]]}
+                },
+            }
+        )
+    )
+    if kind.startswith("llama") and kind != "llama-bpe":
+        config["unk_token"] = "<unk>"
+    return json.dumps(tree).encode(), config
+
+
+def _folder_backend(kind: str) -> tokenizers.Tokenizer:
+    if kind in ("llama", "llama-bare"):
+        return _sentence_piece_backend(spaced=kind == "llama")
+    letters, merges = list(byte_of_character()), list(trained_merges())
+    texts = letters + list(dict.fromkeys(left + right for left, right in merges))
+    model = models.BPE(
+        {text: i for i, text in enumerate(texts)}, merges, ignore_merges=kind == "llama-bpe"
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = _published_cut(kind)
+    if kind == "qwen2":
+        backend.normalizer = normalizers.NFC()
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(SPECIAL))
+    backend.add_tokens(["<tool>"])
+    return backend
+
+
+def _published_cut(kind: str) -> pre_tokenizers.PreTokenizer:
+    if kind == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    numbers = r"\p{N}" if kind == "qwen2" else r"\p{N}{1,3}"
+    expression = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + numbers
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    split = pre_tokenizers.Split(tokenizers.Regex(expression), behavior="isolated")
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([split, alphabet])
+
+
+def _sentence_piece_backend(*, spaced: bool) -> tokenizers.Tokenizer:
+    """As transformers converts a SentencePiece model: every split of a piece is a merge."""
+    pieces = spaced_pieces()
+    texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    known, merges = set(pieces), []
+    for piece in pieces:
+        cuts = range(len(piece) - 1, 0, -1)
+        merges += [(piece[:c], piece[c:]) for c in cuts if {piece[:c], piece[c:]} <= known]
+    ids = {text: token for token, text in enumerate(texts)}
+    backend = tokenizers.Tokenizer(
+        models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    marks = normalizers.Replace(" ", "▁")
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.normalizer = (
+        normalizers.Sequence([normalizers.Prepend("▁"), marks]) if spaced else marks
+    )
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if spaced else steps)
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return backend
