@@ -81,7 +81,7 @@ def test_the_size_is_known_before_packing(form):
         (QuantSpec(4, Granularity.CHANNEL), 64, "a scale per input channel"),
         (QuantSpec(4, Granularity.ROW), 40, "40 columns are not a multiple of 32"),
         (QuantSpec(4, Granularity.GROUP, 16), 64, "groups of 16"),
-        (BLOCK_FORMATS["iq3_s"].spec, 256, "no kernel reads iq3_s"),
+        (BLOCK_FORMATS["q8_k"].spec, 256, "no kernel reads q8_k"),
     ],
 )
 def test_what_no_kernel_reads_is_refused_with_the_reason(spec, columns, words):

@@ -1,4 +1,4 @@
-"""GGUF blocks whose 4-bit codes are places in a table of 16 values: IQ4_NL, IQ4_XS and MXFP4.
+"""GGUF blocks whose 4-bit codes are places in a table of 16 values: IQ4_NL, IQ4_XS and two floats.
 
 Layouts (ggml-quants of llama.cpp, checked against the `gguf` package). 16 bytes hold 32 codes,
 element i in the low nibble of byte i and element 16 + i in its high one.
@@ -9,6 +9,9 @@ element i in the low nibble of byte i and element 16 + i in its high one.
 * MXFP4: blocks of 32 of the OCP Microscaling formats v1.0, e2m1 elements and an e8m0 scale. The
   table has twice the elements' values, so that all are integers, and the scale is 2^(e-128), half
   of the standard's.
+* NVFP4: blocks of 64, four runs of 16 with an unsigned e4m3 scale each, before the codes; a run's
+  eight bytes hold elements i and 8 + i. The table is MXFP4's, so half of the scale is taken. There
+  is no encoder: the format lives off a scale of the whole tensor, which lies elsewhere in a file.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from fewbit.formats.blocks import BLOCK, join_nibbles, split_nibbles
 IQ4_NL = np.dtype([("d", "<f2"), ("nibbles", "u1", 16)])
 IQ4_XS = np.dtype([("d", "<f2"), ("high", "<u2"), ("low", "u1", 4), ("nibbles", "u1", 128)])
 MXFP4 = np.dtype([("e", "u1"), ("nibbles", "u1", 16)])
+NVFP4 = np.dtype([("scales", "u1", 4), ("nibbles", "u1", (4, 8))])
 
 IQ4_VALUES = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
@@ -113,6 +117,25 @@ def encode_mxfp4(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     blocks["nibbles"] = join_nibbles(codes)
     octets: NDArray[np.uint8] = blocks.view(np.uint8).reshape(blocks.shape[0], -1)
     return octets
+
+
+def decode_nvfp4(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Decode uint8 [rows, blocks * 36] -> float32 [rows, blocks * 64]."""
+    blocks = np.ascontiguousarray(codes).view(NVFP4)
+    values = E2M1_DOUBLED[split_nibbles(blocks["nibbles"])].astype(np.float32)
+    return _rows(_half_of_ue4m3(blocks["scales"])[..., None] * values)
+
+
+def _half_of_ue4m3(scales: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return half of unsigned e4m3 numbers, exact; the one that would be NaN is 0, as there.
+
+    The top bit is not looked at.
+    """
+    exponent = ((scales >> np.uint8(3)) & np.uint8(15)).astype(np.int32)
+    mantissa = (scales & np.uint8(7)).astype(np.float32)
+    normal = np.ldexp(np.float32(8) + mantissa, exponent - 11)
+    found = np.where(exponent == 0, mantissa * np.float32(2.0**-10), normal)
+    return np.where(scales == 0x7F, np.float32(0), found).astype(np.float32)
 
 
 def half_of_e8m0(e: NDArray[np.uint8]) -> NDArray[np.float32]:

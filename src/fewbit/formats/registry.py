@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError, UnsupportedError, UsageError
-from fewbit.formats import affine, blocks, codebooks, floats, fp8, kquants
+from fewbit.formats import affine, blocks, codebooks, floats, fp8, iq, kquants, ternary
 from fewbit.formats.grid import fit, join, nearest
 from fewbit.formats.spec import (
     BlockSpec,
@@ -55,27 +55,27 @@ _TABLE = (
     BlockFormat(BlockSpec("q5_k", 13, 256, 176), kquants.decode_q5_k, searched=True),
     BlockFormat(BlockSpec("q6_k", 14, 256, 210), kquants.decode_q6_k, searched=True),
     BlockFormat(BlockSpec("q8_k", 15, 256, 292)),
-    BlockFormat(BlockSpec("iq2_xxs", 16, 256, 66)),
-    BlockFormat(BlockSpec("iq2_xs", 17, 256, 74)),
-    BlockFormat(BlockSpec("iq3_xxs", 18, 256, 98)),
-    BlockFormat(BlockSpec("iq1_s", 19, 256, 50)),
+    BlockFormat(BlockSpec("iq2_xxs", 16, 256, 66), iq.decode_iq2_xxs),
+    BlockFormat(BlockSpec("iq2_xs", 17, 256, 74), iq.decode_iq2_xs),
+    BlockFormat(BlockSpec("iq3_xxs", 18, 256, 98), iq.decode_iq3_xxs),
+    BlockFormat(BlockSpec("iq1_s", 19, 256, 50), iq.decode_iq1_s),
     BlockFormat(BlockSpec("iq4_nl", 20, 32, 18), codebooks.decode_iq4_nl, searched=True),
-    BlockFormat(BlockSpec("iq3_s", 21, 256, 110)),
-    BlockFormat(BlockSpec("iq2_s", 22, 256, 82)),
+    BlockFormat(BlockSpec("iq3_s", 21, 256, 110), iq.decode_iq3_s),
+    BlockFormat(BlockSpec("iq2_s", 22, 256, 82), iq.decode_iq2_s),
     BlockFormat(BlockSpec("iq4_xs", 23, 256, 136), codebooks.decode_iq4_xs, searched=True),
     BlockFormat(BlockSpec("i8", 24, 1, 1)),
     BlockFormat(BlockSpec("i16", 25, 1, 2)),
     BlockFormat(BlockSpec("i32", 26, 1, 4)),
     BlockFormat(BlockSpec("i64", 27, 1, 8)),
     BlockFormat(BlockSpec("f64", 28, 1, 8)),
-    BlockFormat(BlockSpec("iq1_m", 29, 256, 56)),
+    BlockFormat(BlockSpec("iq1_m", 29, 256, 56), iq.decode_iq1_m),
     BlockFormat(BlockSpec("bf16", 30, 1, 2), floats.decode_bf16, floats.encode_bf16),
-    BlockFormat(BlockSpec("tq1_0", 34, 256, 54)),
-    BlockFormat(BlockSpec("tq2_0", 35, 256, 66)),
+    BlockFormat(BlockSpec("tq1_0", 34, 256, 54), ternary.decode_tq1_0),
+    BlockFormat(BlockSpec("tq2_0", 35, 256, 66), ternary.decode_tq2_0),
     BlockFormat(BlockSpec("mxfp4", 39, 32, 17), codebooks.decode_mxfp4, codebooks.encode_mxfp4),
-    BlockFormat(BlockSpec("nvfp4", 40, 64, 36)),
-    BlockFormat(BlockSpec("q1_0", 41, 128, 18)),
-    BlockFormat(BlockSpec("q2_0", 42, 64, 18)),
+    BlockFormat(BlockSpec("nvfp4", 40, 64, 36), codebooks.decode_nvfp4),
+    BlockFormat(BlockSpec("q1_0", 41, 128, 18), ternary.decode_q1_0),
+    BlockFormat(BlockSpec("q2_0", 42, 64, 18), ternary.decode_q2_0),
 )
 
 BLOCK_FORMATS: Mapping[str, BlockFormat] = MappingProxyType({f.spec.name: f for f in _TABLE})

@@ -12,6 +12,8 @@ What each format becomes (the bytes are described in native/src/linear/layout.h)
     mxfp4                      w4.mx                   codes stand for floats of 4 bits
     f32, f16, bf16             as they are
     fp8_e4m3                   f8e4m3                  a float32 scale for each row
+    tq1_0 .. q2_0, nvfp4       f16                     dequantized, every value exact
+    iq1_s .. iq3_s             f32                     the same
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fewbit._native import PackedArena, PackedMatrix, packed_bytes
 from fewbit.errors import KernelError
 from fewbit.formats.fp8 import require_numbers
+from fewbit.formats.registry import decode_rows
 from fewbit.formats.spec import Fp8Spec, Granularity, QuantSpec, QuantTensor, ScaleType
 
 RUN = 32
@@ -46,6 +50,15 @@ _BLOCK_WEIGHTS = {
 }
 _FLOATS = ("f32", "f16", "bf16")
 _FP8 = "fp8_e4m3"
+_DEQUANTIZED = {
+    **dict.fromkeys(("tq1_0", "tq2_0", "q1_0", "q2_0", "nvfp4"), "f16"),
+    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"), "f32"),
+}
+"""Types that no kernel reads, and the floats that hold their values: an fp16 scale times -1 to 2, or
+an e4m3 scale times e2m1 (six bits), is an fp16 number; a scale times a point of IQ's codebooks has
+up to 22 bits."""
+_PIECE = 1 << 20
+"""Elements dequantized at once."""
 
 
 class Weights(Enum):
@@ -69,7 +82,7 @@ class PackedForm:
     """Inputs that share a scale in an affine format; 0 otherwise."""
     asymmetric: bool = False
     note: str = ""
-    """In words, where codes are not run as they are stored; no format needs that now."""
+    """In words, where codes are not run as they are stored."""
 
     @property
     def kind(self) -> Weights:
@@ -91,6 +104,10 @@ def packed_form(tensor: QuantTensor) -> PackedForm:
     if isinstance(tensor.spec, Fp8Spec):
         return PackedForm(_FP8, "f8e4m3")
     name = tensor.spec.name
+    floats = _DEQUANTIZED.get(name)
+    if floats is not None:
+        note = f"no kernel reads {name}, so it is dequantized to {floats} at load"
+        return PackedForm(floats, floats, note=note)
     return PackedForm(name, _BLOCK_WEIGHTS.get(name, name))
 
 
@@ -103,7 +120,7 @@ def obstacle(tensor: QuantTensor) -> str | None:
         return _affine_obstacle(spec, columns)
     if isinstance(spec, Fp8Spec):
         return None
-    if spec.name not in _BLOCK_WEIGHTS and spec.name not in _FLOATS:
+    if spec.name not in (*_BLOCK_WEIGHTS, *_FLOATS, *_DEQUANTIZED):
         known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS, _FP8])
         return f"no kernel reads {spec.name}; kernels read {known} and affine integers"
     return None
@@ -125,9 +142,8 @@ def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None
     if form.source == _FP8:
         return _pack_fp8(tensor, threads, arena)
     if form.source != "affine":
-        return PackedMatrix(
-            form.source, tensor.shape[1], tensor.codes, arena=arena, threads=threads
-        )
+        codes = _dequantized(tensor, form.source) if form.note else tensor.codes
+        return PackedMatrix(form.source, tensor.shape[1], codes, arena=arena, threads=threads)
     assert tensor.scales is not None
     scales = np.ascontiguousarray(tensor.scales, np.float16).view(np.uint16)
     zeros = None if tensor.zeros is None else np.ascontiguousarray(tensor.zeros)
@@ -142,6 +158,17 @@ def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None
         arena=arena,
         threads=threads,
     )
+
+
+def _dequantized(tensor: QuantTensor, floats: str) -> NDArray[np.uint8]:
+    """Return the bytes of a tensor's values as floats that hold them, a few rows at a time."""
+    rows, columns = tensor.shape
+    values = np.empty((rows, columns), np.float16 if floats == "f16" else np.float32)
+    step = max(1, _PIECE // columns)
+    for start in range(0, rows, step):
+        piece = slice(start, start + step)
+        values[piece] = decode_rows(tensor, piece)
+    return values.view(np.uint8)
 
 
 def _pack_fp8(tensor: QuantTensor, threads: int, arena: PackedArena | None) -> PackedMatrix:
