@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from quantize_cases import HEAD_8, LINEAR_4, folder, recipe
-from tiny_models import CONFIGS, random_weights, write_gguf
+from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_write import write_gguf as rewrite_gguf
@@ -19,7 +19,7 @@ from fewbit.quantization import (
     require_no_fallback,
 )
 from fewbit.recipes import built_in
-from fewbit.records.recipe import Role, Rule
+from fewbit.records.recipe import KEEP, Role, Rule
 
 
 @pytest.fixture
@@ -86,32 +86,35 @@ def test_case_18_tensors_without_a_name_in_the_layout_are_declared_absent(tmp_pa
 def test_what_gguf_cannot_hold_or_be_made_from_is_refused(llama, tmp_path):
     with pytest.raises(UnsupportedError, match="int4-g32, which GGUF has no type for"):
         quantize(open_model(llama), built_in("rtn-int4-g32"), tmp_path / "out.gguf")
-    with pytest.raises(UnsupportedError, match="is no GGUF file"):
-        quantize(open_model(llama), built_in("rtn-q4_0"), tmp_path / "out.gguf")
+    other = CONFIGS["qwen3-moe-sparse"]
+    source = write_huggingface(tmp_path / "other", other, random_weights(other))
+    with pytest.raises(UnsupportedError, match="norm_topk_prob"):
+        quantize(open_model(source), built_in("rtn-q4_0"), tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
 
 
 def test_a_tensor_that_cannot_be_decoded_is_named(tmp_path):
     config = CONFIGS["qwen2"]
     source = open_model(write_gguf(tmp_path / "in.gguf", config, random_weights(config)))
-    strange = parse_format("nvfp4")
+    strange = parse_format("q8_1")
 
     def info(known: TensorInfo) -> TensorInfo:
         if known.name != "blk.0.attn_q.weight":
             return known
-        return TensorInfo(known.name, strange, known.shape, 64 * 36)
+        return TensorInfo(known.name, strange, known.shape, 64 * 72)
 
     def read(name: str):
         tensor = source.checkpoint.read(name)
         if name != "blk.0.attn_q.weight":
             return tensor
-        return dataclasses.replace(tensor, spec=strange, codes=np.zeros((64, 36), np.uint8))
+        return dataclasses.replace(tensor, spec=strange, codes=np.zeros((64, 72), np.uint8))
 
     facts = source.checkpoint.facts
     assert isinstance(facts, GgufFacts)
     path = tmp_path / "strange.gguf"
     rewrite_gguf(path, facts, [info(t) for t in source.checkpoint.tensors.values()], read)
-    with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q\.weight is in nvfp4"):
+    with pytest.raises(UnsupportedError, match=r"blk\.0\.attn_q\.weight is in q8_1"):
         plan(open_model(path), built_in("rtn-int2-g32"))
-    kept = plan(open_model(path), built_in("rtn-int4-g32"))
+    keeping = recipe(Rule(match="layers.0.q.weight", format=KEEP), LINEAR_4)
+    kept = plan(open_model(path), keeping)
     assert {t.status for t in kept.tensors if t.source.name == "blk.0.attn_q.weight"} == {"kept"}

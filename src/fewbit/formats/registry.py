@@ -93,9 +93,22 @@ FP8 = tuple(Fp8Spec(where) for where in (Granularity.ROW, Granularity.TENSOR))
 """The FP8 formats."""
 
 
+_HELD_BY_F16 = ("tq1_0", "tq2_0", "q1_0", "q2_0", "nvfp4")
+_HELD_BY_F32 = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
+DEQUANTIZED: Mapping[str, BlockSpec] = MappingProxyType(
+    {**dict.fromkeys(_HELD_BY_F16, F16), **dict.fromkeys(_HELD_BY_F32, F32)}
+)
+"""Types that no kernel reads, and the floats that hold their values: an fp16 scale times -1 to 2,
+or an e4m3 scale times e2m1 (six bits), is an fp16 number; a scale times a point of IQ's codebooks
+has up to 22 bits."""
+
+
 def is_integer(form: NumberFormat) -> bool:
-    """Return whether the weights are integers with scales, so that kernels round their input."""
-    return form not in FLOATS and form not in FP8
+    """Return whether the weights are integers with scales, so that kernels round their input.
+
+    What is dequantized at load is multiplied as floats are.
+    """
+    return form not in FLOATS and form not in FP8 and form.name not in DEQUANTIZED
 
 
 DECODABLE = tuple(f.spec.name for f in _TABLE if f.decode is not None)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fewbit._native import PackedArena, PackedMatrix, packed_bytes
 from fewbit.errors import KernelError
 from fewbit.formats.fp8 import require_numbers
-from fewbit.formats.registry import decode_rows
+from fewbit.formats.registry import DEQUANTIZED, decode_rows
 from fewbit.formats.spec import Fp8Spec, Granularity, QuantSpec, QuantTensor, ScaleType
 
 RUN = 32
@@ -50,13 +50,6 @@ _BLOCK_WEIGHTS = {
 }
 _FLOATS = ("f32", "f16", "bf16")
 _FP8 = "fp8_e4m3"
-_DEQUANTIZED = {
-    **dict.fromkeys(("tq1_0", "tq2_0", "q1_0", "q2_0", "nvfp4"), "f16"),
-    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"), "f32"),
-}
-"""Types that no kernel reads, and the floats that hold their values: an fp16 scale times -1 to 2, or
-an e4m3 scale times e2m1 (six bits), is an fp16 number; a scale times a point of IQ's codebooks has
-up to 22 bits."""
 _PIECE = 1 << 20
 """Elements dequantized at once."""
 
@@ -104,8 +97,8 @@ def packed_form(tensor: QuantTensor) -> PackedForm:
     if isinstance(tensor.spec, Fp8Spec):
         return PackedForm(_FP8, "f8e4m3")
     name = tensor.spec.name
-    floats = _DEQUANTIZED.get(name)
-    if floats is not None:
+    if name in DEQUANTIZED:
+        floats = DEQUANTIZED[name].name
         note = f"no kernel reads {name}, so it is dequantized to {floats} at load"
         return PackedForm(floats, floats, note=note)
     return PackedForm(name, _BLOCK_WEIGHTS.get(name, name))
@@ -120,7 +113,7 @@ def obstacle(tensor: QuantTensor) -> str | None:
         return _affine_obstacle(spec, columns)
     if isinstance(spec, Fp8Spec):
         return None
-    if spec.name not in (*_BLOCK_WEIGHTS, *_FLOATS, *_DEQUANTIZED):
+    if spec.name not in (*_BLOCK_WEIGHTS, *_FLOATS, *DEQUANTIZED):
         known = ", ".join([*_BLOCK_WEIGHTS, *_FLOATS, _FP8])
         return f"no kernel reads {spec.name}; kernels read {known} and affine integers"
     return None

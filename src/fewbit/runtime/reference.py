@@ -23,7 +23,7 @@ from fewbit.formats.activations import (
     quantize_tokens,
 )
 from fewbit.formats.floats import decode_bf16, encode_bf16
-from fewbit.formats.registry import FLOATS, FP8, decode
+from fewbit.formats.registry import decode, is_integer
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import (
     Activation,
@@ -216,7 +216,7 @@ def choose_reference(
         KernelError: an integer format whose inputs do not divide into runs of 32, or static
             activations without a scale.
     """
-    exact = tensor.spec in FLOATS or tensor.spec in FP8
+    exact = not is_integer(tensor.spec)
     rows, columns = tensor.shape
     if not exact and columns % ACTIVATION_RUN:
         raise KernelError(
