@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.awq import GEMM, METHOD
 from fewbit.checkpoint.safetensors_write import Part
-from fewbit.errors import UsageError
 from fewbit.export.folder import left_out
 from fewbit.export.grouped import WORD, LayerIntegers, common_group, in_groups, integers_near
 from fewbit.export.layers import (
@@ -27,7 +26,7 @@ from fewbit.export.layers import (
     plain_modules,
 )
 from fewbit.export.packed import as_stored, write_packed
-from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.export.target import ExportSettings, Holding, dtype_of, held
 from fewbit.formats.pack import unpack
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
@@ -107,9 +106,7 @@ class AwqTarget:
 
 def awq(settings: ExportSettings) -> AwqTarget:
     """Return the target; raises UsageError for a setting it has not."""
-    if settings.split_bytes is not None:
-        raise UsageError("--split-size is for --to gguf; leave it out.")
-    return AwqTarget(settings.dtype)
+    return AwqTarget(dtype_of(settings))
 
 
 def _config(source: ModelSource, formats: Mapping[Slot, NumberFormat]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.compressed_config import METHOD
 from fewbit.checkpoint.safetensors_write import Part
-from fewbit.errors import UsageError
 from fewbit.export.compressed_kept import kept_limits, kept_scheme, kept_tensors
 from fewbit.export.compressed_parts import content_of, parts_of
 from fewbit.export.compressed_scheme import Scheme, candidates, runtime_limits, scheme_of
@@ -32,7 +31,7 @@ from fewbit.export.layers import (
 )
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.sglang import compressed_limits
-from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.export.target import ExportSettings, Holding, dtype_of, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
@@ -133,9 +132,7 @@ def compressed_tensors(settings: ExportSettings) -> CompressedTensorsTarget:
     Raises:
         UsageError: a setting that it does not have.
     """
-    if settings.split_bytes is not None:
-        raise UsageError("--split-size is for --to gguf; leave it out.")
-    return CompressedTensorsTarget(settings.dtype)
+    return CompressedTensorsTarget(dtype_of(settings))
 
 
 def _dtype(source: ModelSource) -> str:

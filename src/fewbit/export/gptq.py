@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.gptq import METHOD, V1, V2
 from fewbit.checkpoint.safetensors_write import Part
-from fewbit.errors import UnsupportedError, UsageError
+from fewbit.errors import UnsupportedError
 from fewbit.export.folder import left_out
 from fewbit.export.grouped import WORD, LayerIntegers, common_group, in_groups, integers_near
 from fewbit.export.layers import (
@@ -30,7 +30,7 @@ from fewbit.export.layers import (
     plain_modules,
 )
 from fewbit.export.packed import as_stored, write_packed
-from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.export.target import ExportSettings, Holding, dtype_of, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
 from fewbit.formats.words import dense_words, pack_across, to_words
@@ -113,18 +113,12 @@ class GptqTarget:
 
 def gptq(settings: ExportSettings) -> GptqTarget:
     """Return the target that writes version 1; raises UsageError for a setting it has not."""
-    return GptqTarget(_checked(settings).dtype, V1)
+    return GptqTarget(dtype_of(settings), V1)
 
 
 def gptq_v2(settings: ExportSettings) -> GptqTarget:
     """Return the target that writes version 2; raises UsageError for a setting it has not."""
-    return GptqTarget(_checked(settings).dtype, V2)
-
-
-def _checked(settings: ExportSettings) -> ExportSettings:
-    if settings.split_bytes is not None:
-        raise UsageError("--split-size is for --to gguf; leave it out.")
-    return settings
+    return GptqTarget(dtype_of(settings), V2)
 
 
 def _layout(near: QuantSpec, layers: tuple[QuantSpec, ...]) -> QuantSpec:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.checkpoint.safetensors_write import plain_part
-from fewbit.errors import UsageError
 from fewbit.export.folder import left_out, write_folder
-from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.export.target import ExportSettings, Holding, dtype_of, held
 from fewbit.formats.registry import BF16, F16, F32, FLOATS
 from fewbit.formats.spec import NumberFormat
 from fewbit.model.binding import is_vector
@@ -77,9 +76,7 @@ def hf(settings: ExportSettings) -> HuggingFaceTarget:
     Raises:
         UsageError: a setting that it does not have.
     """
-    if settings.split_bytes is not None:
-        raise UsageError("--split-size is for --to gguf; leave it out.")
-    return HuggingFaceTarget(settings.dtype)
+    return HuggingFaceTarget(dtype_of(settings))
 
 
 def _shape(source: ModelSource, slot: Slot) -> tuple[int, ...]:

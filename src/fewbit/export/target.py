@@ -132,6 +132,17 @@ def held(
     )
 
 
+def dtype_of(settings: ExportSettings) -> NumberFormat:
+    """Return the one setting that folders have.
+
+    Raises:
+        UsageError: another is set.
+    """
+    if settings.split_bytes is not None:
+        raise UsageError("--split-size is for --to gguf; leave it out.")
+    return settings.dtype
+
+
 def divides(form: NumberFormat, shape: tuple[int, int]) -> bool:
     """Return whether a format's groups or blocks divide the columns of a matrix."""
     try:

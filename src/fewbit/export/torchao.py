@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.checkpoint.torchao import METHOD
-from fewbit.errors import MissingError, UsageError
+from fewbit.errors import MissingError
 from fewbit.export.compressed_scheme import candidates
 from fewbit.export.folder import left_out
 from fewbit.export.layers import float_holding, is_table, packed_slots, plain_modules
 from fewbit.export.packed import as_stored, write_packed
-from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.export.target import ExportSettings, Holding, dtype_of, held
 from fewbit.formats.affine import integers
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import (
@@ -107,9 +107,7 @@ class TorchAoTarget:
 
 def torchao(settings: ExportSettings) -> TorchAoTarget:
     """Return the target; raises UsageError for a setting it has not."""
-    if settings.split_bytes is not None:
-        raise UsageError("--split-size is for --to gguf; leave it out.")
-    return TorchAoTarget(settings.dtype)
+    return TorchAoTarget(dtype_of(settings))
 
 
 def _described(job: Job, packed: tuple[Slot, ...]) -> tuple[dict[str, str], dict[str, Any]]:
