@@ -18,6 +18,7 @@ from fewbit.quantization import QuantizeSettings, quantize
 from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.planned import Container
 from fewbit.quantization.planning import plan
+from fewbit.recipes import read_recipe
 from fewbit.records.kv import KvForm, KvScales, LayerScales
 from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import Recipe, Role, Rule
@@ -158,3 +159,13 @@ def test_without_them_the_configuration_says_nothing(tmp_path):
     quantize(opened(tmp_path), replace(RECIPE, kv=None), tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["quantization_config"] == {"quant_method": "fewbit", "format_version": 1}
+
+
+def test_a_recipe_in_toml_names_them(tmp_path):
+    path = tmp_path / "mine.toml"
+    rule = '[[rules]]\nrole = "linear"\nformat = "int8-row"\n'
+    path.write_text(f'name = "mine"\nmethod = "rtn"\nkv = "fp8-static"\n{rule}')
+    assert read_recipe(path).kv is KvForm.FP8
+    path.write_text(f'name = "mine"\nmethod = "rtn"\nkv = "fp9"\n{rule}')
+    with pytest.raises(BadFileError, match="kv"):
+        read_recipe(path)

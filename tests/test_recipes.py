@@ -28,7 +28,7 @@ def test_every_built_in_recipe_names_real_formats(name):
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == (len(METHODS) + 1) * (7 * 4 * 2 * 2 + 12) + 3
+    assert len(names) == len(set(names)) == (len(METHODS) + 1) * (7 * 4 * 2 * 2 + 12) + 4
     for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "gptq-q4_k"):
         assert name in names
 
@@ -39,6 +39,7 @@ def test_awq_rescales_before_scales_are_searched():
     assert recipe.method == "imatrix"
     assert not any(built_in(f"{method}-int4-g128").transforms for method in METHODS)
     assert built_in("smoothquant-w8a8").transforms == ("smoothquant",)
+    assert built_in("rotated-w8a8").transforms[-2:] == ("rotate-mlp", "smoothquant")
 
 
 @pytest.mark.parametrize(

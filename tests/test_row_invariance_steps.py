@@ -51,6 +51,7 @@ class Model:
     kernels: int
     cache: CacheType
     rotated: bool = False
+    """Whether keys, and inputs of the down projection, pass a Hadamard transform."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def binding_of(model: Model) -> Binding:
         kernel = choices[(MATRICES * model.kernels + len(kernels)) % len(choices)]
         tensors[slot] = random_matrix(kernel.form, *shape, rng)
         kernels[slot] = kernel.record(slot, tensors[slot])
-    program = build_program(CONFIG, model.cache, rotate_keys=model.rotated)
+    config = replace(CONFIG, mlp_rotation=CONFIG.intermediate if model.rotated else 0)
+    program = build_program(config, model.cache, rotate_keys=model.rotated)
     return Binding(program, tensors, kernels)
 
 

@@ -13,8 +13,9 @@ tensor is kept. All are recorded. `rtn-fp8` puts every matrix in fp8_e4m3 with a
 ending `-wo` ("weight-only", of integers in groups or rows) has layers round their inputs to bf16
 instead of int8. `awq-<format>` rescales channels by AWQ's search, then searches scales weighted by
 the importance of inputs (the method `imatrix`, in the place of the paper's clipping).
-`<rtn|smoothquant>-w8a8` puts everything in int8 by row, and the inputs of the layers in int8 by
-token, with or without SmoothQuant's rescale.
+`<rtn|smoothquant|rotated>-w8a8` puts everything in int8 by row, and the inputs of the layers in
+int8 by token: plainly, after SmoothQuant's rescale, or after rotations of the residual stream, the
+heads and inside the MLP and that rescale.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ _SUPER_BLOCKS = {
 _HEADS_OF_8_BITS = ("q4_0", "q8_0")
 _FP8 = "rtn-fp8"
 _WEIGHT_ONLY = "-wo"
-_W8A8 = {"rtn-w8a8": (), "smoothquant-w8a8": ("smoothquant",)}
+_W8A8 = {
+    "rtn-w8a8": (),
+    "smoothquant-w8a8": ("smoothquant",),
+    "rotated-w8a8": ("rotate-residual", "rotate-heads", "rotate-mlp", "smoothquant"),
+}
 """The transforms of recipes for int8 weights and activations."""
 _AWQ = "awq-"
 _AWQ_METHOD = "imatrix"

@@ -2,9 +2,12 @@
 
 With one int8 scale per token, the channel of largest magnitude sets the step of all others. The
 factors s_j = max|x_j|^alpha / max|w_j|^(1 - alpha) (equation 4) divide such channels, and the
-weights' columns take them in. The paper has one alpha per model; here it is searched per site, by
-the error that counts when both sides are rounded: that of the layer's outputs on a sample of rows,
-||X W^T - Q_a(X / s) Q_w(W s)^T||^2.
+weights' columns take them in. Three things differ from the paper. The maximum is over rows divided
+by their own largest element, which is all that counts where each row has a scale. Alpha is searched
+per site, by the error that counts when both sides are rounded, that of the layer's outputs on a
+sample of rows: sum_r ||x_r W^T - Q_a(x_r / s) Q_w(W s)^T||^2 / ||x_r W^T||^2. And rows are relative
+to what they bring there: norms divide it out again, and the few tokens whose outputs are a hundred
+times as large, as the first of a text has inside the MLP, would otherwise choose for all.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ from fewbit.methods.scaling import (
     sound_factors,
     unscaled,
 )
-from fewbit.methods.statistics import InputStatistics
 
 ALPHAS: tuple[float, ...] = tuple(step / 20 for step in range(21))
 
@@ -41,21 +43,21 @@ def int8_per_token(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return values
 
 
-def search_smoothquant(  # noqa: PLR0913
+def search_smoothquant(
     consumers: Sequence[Consumer],
-    statistics: InputStatistics,
     sample: NDArray[np.float32],
     channel_of: NDArray[np.intp],
     *,
     round_inputs: RoundInputs = int8_per_token,
     rounding: Rounding = rounded,
 ) -> Scaling:
-    """Return the factors of least output error; no scaling is among the candidates and wins ties.
+    """Return the factors of least relative output error.
+
+    No scaling is among the candidates and wins ties.
 
     Args:
         consumers: the matrices that read the site; kept ones read rounded inputs no less, but in
             float32, so they do not count.
-        statistics: of their common input; the largest magnitudes come from all rows.
         sample: rows of the input, float32 [rows, inputs], on which the error is measured.
         channel_of: [inputs], the channel of each input; several inputs may repeat one.
         round_inputs: how the layers will round their inputs.
@@ -66,6 +68,7 @@ def search_smoothquant(  # noqa: PLR0913
     """
     read = [consumer for consumer in consumers if consumer.form is not None]
     wanted = [sample @ consumer.weight.T for consumer in read]
+    shares = _row_shares(wanted)
 
     def error(factors: NDArray[np.float32]) -> float:
         spread = factors[channel_of]
@@ -74,10 +77,10 @@ def search_smoothquant(  # noqa: PLR0913
         for consumer, exact in zip(read, wanted, strict=True):
             assert consumer.form is not None
             found = inputs @ rounding(consumer.weight * spread, consumer.form).T
-            total += float(np.square(found - exact, dtype=np.float64).sum())
-        return total / len(sample)
+            total += float(np.square(found - exact, dtype=np.float64).sum(axis=1) @ shares)
+        return total
 
-    x = floored_logarithms(channel_largest(statistics.largest, channel_of))
+    x = floored_logarithms(channel_largest(_largest(sample), channel_of))
     columns = np.max([np.abs(consumer.weight).max(axis=0) for consumer in read], axis=0)
     w = floored_logarithms(channel_largest(columns, channel_of))
     candidates = {alpha: sound_factors(alpha * x - (1 - alpha) * w) for alpha in ALPHAS}
@@ -87,3 +90,24 @@ def search_smoothquant(  # noqa: PLR0913
     if not errors[alpha] < before:
         return unscaled(len(x), before)
     return Scaling(candidates[alpha], f"alpha {alpha:g}", before, errors[alpha])
+
+
+def _largest(sample: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the largest magnitude of each input among rows whose own largest is 1, [inputs]."""
+    magnitudes = np.abs(sample)
+    rows = magnitudes.max(axis=1, keepdims=True)
+    relative = np.divide(magnitudes, rows, out=np.zeros_like(magnitudes), where=rows > 0)
+    largest: NDArray[np.float32] = relative.max(axis=0)
+    return largest
+
+
+def _row_shares(outputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    """Return 1 / (rows * energy) of each row's outputs together, 0 for a row of zeros."""
+    energy = sum(
+        (np.square(found, dtype=np.float64).sum(axis=1) for found in outputs),
+        start=np.zeros(len(outputs[0])),
+    )
+    shares: NDArray[np.float64] = np.divide(
+        1.0, energy * len(energy), out=np.zeros_like(energy), where=energy > 0
+    )
+    return shares

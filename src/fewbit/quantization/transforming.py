@@ -177,7 +177,7 @@ def _smoothquant(source: ModelSource, formats: Formats, walking: Walking | None)
     def search(site: Site, taken: CutInput) -> Scaling:
         consumers = _consumers(source, site, formats)
         sample = taken.sample(SAMPLE_ROWS)
-        return search_smoothquant(consumers, taken(), sample, _channels(site))
+        return search_smoothquant(consumers, sample, _channels(site))
 
     return _searched(source, formats, walking, search, gram=False)
 
