@@ -16,6 +16,8 @@ from table import Row, at_most, not_run
 
 PROMPT = "def add(a, b):"
 MOST = 1.0
+MOST_PACKING = 3.0
+"""Where no packed weights were kept, so that they are packed first."""
 
 
 def start(bench: Bench) -> Iterator[Row]:
@@ -32,15 +34,21 @@ def start(bench: Bench) -> Iterator[Row]:
         ours = [sys.executable, "-m", "fewbit", "generate", str(link), *shared, "--raw"]
         ours.append("--max-tokens=1")
         peer = [bench.peer_python, str(WORKERS / "llama_cpp_start.py"), str(link), *shared]
+        script = [sys.executable, str(WORKERS / "python_start.py"), str(link), *shared]
+        packing = [first_token(script)[0] for _ in range(bench.rounds)]
         first, _ = first_token([*ours, "--keep-packed"])
         first_token(peer)
         pairs = []
         for _ in range(bench.rounds):
             seconds, said = first_token(ours)
             pairs.append((seconds, first_token(peer)[0]))
+        scripted = [first_token(script)[0] for _ in range(bench.rounds)]
         bench.note(f"second start: {_about_weights(said)}".replace(f"{folder}/", ""))
     mine, theirs = zip(*pairs, strict=True)
     yield at_most(f"{work} (first {first:.2f} s)", mine, theirs, MOST, "{:.2f} s")
+    yield at_most("the same by fewbit.load", scripted, (), MOST, "{:.2f} s")
+    work = "1.5B, fewbit.load to first token, nothing kept"
+    yield at_most(work, packing, (), MOST_PACKING, "{:.2f} s")
 
 
 def first_token(command: Sequence[str]) -> tuple[float, str]:
