@@ -198,6 +198,14 @@ def test_what_does_not_fit_is_named_and_nothing_changes(model):
     assert formats(model)["layers.0.q.weight"] == "int4-g64-asym"
 
 
+def test_what_was_made_ahead_is_let_go_of_and_made_again(model):
+    fewbit.quantize_(model, INT4)
+    assert model.source.ready == {}
+    again = model.source.read("layers.0.q.weight")
+    packed = model.runner.executor.matrices["layers.0.q.weight"]
+    np.testing.assert_array_equal(packed.decode_row(3), decode(again)[3])
+
+
 def test_columns_that_no_kernel_reads_are_refused(tmp_path):
     config = CONFIGS["llama"] | {"intermediate_size": 80}
     folder = write_text_files(write_huggingface(tmp_path / "odd", config, random_weights(config)))

@@ -141,11 +141,7 @@ class Model:
             UsageError: the model was closed.
         """
         runner = self._open().runner
-        if self._desk is not None and self._desk.busy:
-            raise RequestError(
-                "A generation of this model is under way; finish or close it before asking for "
-                "logits."
-            )
+        self.require_idle("asking for logits")
         ids = _checked_ids(runner, tokens, first)
         self._desk = None  # the sequence is written where shared prefixes of generations lay
         rows = [block.copy() for block in runner.score(ids, first)]
@@ -211,6 +207,13 @@ class Model:
             return "<fewbit.Model, closed>"
         return f"<fewbit.Model {self.source.path}, {self.config.family}>"
 
+    def require_idle(self, before: str) -> None:
+        """Refuse what a generation that is under way would not survive; raises RequestError."""
+        if self._desk is not None and self._desk.busy:
+            raise RequestError(
+                f"A generation of this model is under way; finish or close it before {before}."
+            )
+
     def replace_source(self, source: ModelSource) -> None:
         """Run another source of the same model; where that fails, this one stays as it was.
 
@@ -218,12 +221,8 @@ class Model:
             RequestError: a generation is under way.
             KernelError, NumericalError, UsageError: as `runner_of`.
         """
+        self.require_idle("changing the model's weights")
         loaded = self._open()
-        if self._desk is not None and self._desk.busy:
-            raise RequestError(
-                "A generation of this model is under way; finish or close it before changing the "
-                "model's weights."
-            )
         runner = runner_of(source, replace(self._settings, keep_packed=False))
         self._loaded, self._desk = replace(loaded, runner=runner), None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 
 from fewbit.api.filters import Filter, require_filter, require_some
@@ -17,6 +18,7 @@ from fewbit.model.families import is_router
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantization.solving import solve
+from fewbit.runtime.native import available_cores
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class RequantizedSource(ModelSource):
     """Reads like the source it was made from, but for the slots that have a scheme."""
 
     schemes: Mapping[Slot, Scheme] = field(default_factory=dict)
+    ready: dict[Slot, QuantTensor] = field(default_factory=dict)
+    """Tensors quantized ahead, each until it is released."""
 
     @property
     def edited(self) -> bool:
@@ -62,11 +66,23 @@ class RequantizedSource(ModelSource):
         Raises:
             NumericalError: a weight is not finite.
         """
+        if slot in self.ready:
+            return self.ready[slot]
         stored = super().read(slot)
         scheme = self.schemes.get(slot)
         if scheme is None or stored.spec == scheme.format:
             return stored
         return solve(stored, scheme.format, scheme.method, self.layer_name(slot)).tensor
+
+    def quantize_ahead(self, slots: Sequence[Slot]) -> None:
+        """Quantize some slots' tensors side by side; raises as `read`, for the first of them."""
+        with ThreadPoolExecutor(available_cores()) as pool:
+            self.ready.update(zip(slots, pool.map(self.read, slots), strict=True))
+
+    def release(self, slot: Slot) -> None:
+        """Let go of a slot's tensor for now."""
+        self.ready.pop(slot, None)
+        super().release(slot)
 
     def layer_name(self, slot: Slot) -> str:
         """Return what Hugging Face calls the layer of a slot; the head's where it is tied."""
@@ -80,7 +96,7 @@ def quantize_model(model: Model, scheme: Scheme, filter_fn: Filter | None) -> No
 
     The router of a mixture is no layer to be quantized, since experts are chosen in float32. A
     table shared by input and output is one matrix, and its layer is `lm_head`. The new weights are
-    packed before the old ones go.
+    made and packed before the old ones go.
 
     Raises:
         UsageError: the filter chose nothing, or a layer that is quantized by `quantize_` already,
@@ -89,13 +105,16 @@ def quantize_model(model: Model, scheme: Scheme, filter_fn: Filter | None) -> No
         NumericalError: a weight is not finite.
         RequestError: a generation is under way.
     """
+    model.require_idle("changing the model's weights")
     source = _source_of(model.source)
     layers = _layers(source)
     chosen = _chosen(source, layers, filter_fn)
     for name in chosen:
         require_fit(name, source.outline(layers[name]).shape, scheme)
     schemes = {**source.schemes, **{layers[name]: scheme for name in chosen}}
-    model.replace_source(replace(source, schemes=schemes))
+    changed = replace(source, schemes=schemes, ready={})
+    changed.quantize_ahead([layers[name] for name in chosen])
+    model.replace_source(changed)
 
 
 def _source_of(source: ModelSource) -> RequantizedSource:
