@@ -16,8 +16,9 @@ from fewbit.evaluate.identity import Subject, check_identity
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.weights import open_model
+from fewbit.quantization import quantize
 from fewbit.records.manifest import Change, Manifest, SourceFacts
-from fewbit.records.recipe import Recipe
+from fewbit.records.recipe import Recipe, Role, Rule
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -192,6 +193,19 @@ def test_a_declared_change_is_named(source, tmp_path):
     assert [(d.slot, d.change) for d in found.declared] == [("final_norm.weight", "rescale")]
     with pytest.raises(IdentityError):
         check_identity(open_subject(source), replace(candidate, manifest=_manifest()))
+
+
+def test_a_rotation_inside_the_mlp_is_no_difference_where_it_is_declared(source, tmp_path):
+    rules = (Rule(role=Role.LINEAR, format="int8-row"),)
+    recipe = Recipe(name="r", method="rtn", rules=rules, transforms=("rotate-mlp",))
+    with open_model(source) as model:
+        quantize(model, recipe, tmp_path / "rotated")
+    for pair in ((source, tmp_path / "rotated"), (tmp_path / "rotated",) * 2):
+        assert identity(*pair).checks[0].name == "architecture"
+    assert "rotate-mlp" in identity(source, tmp_path / "rotated").checks[0].found
+    undeclared = replace(open_subject(tmp_path / "rotated"), manifest=_manifest())
+    with pytest.raises(IdentityError, match="mlp_rotation is 0 and the candidate's 32"):
+        check_identity(open_subject(source), undeclared)
 
 
 def _manifest():

@@ -6,6 +6,7 @@ Logits of the rotated model may differ from the source's by the roundings of flo
 
 import importlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,12 +26,14 @@ from fewbit.model.transformed import transformed
 from fewbit.model.transforms import RotateMlp
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType, Hadamard
-from fewbit.quantization import plan, quantize
+from fewbit.quantization import calibrated, plan, quantize
 from fewbit.quantization.planned import Container
 from fewbit.quantization.transforming import apply_transforms, outline
 from fewbit.runtime.chooser import choose
 from fewbit.runtime.native import NativeExecutor
+from fewbit.runtime.reference import choose_reference
 from fewbit.runtime.reference import hadamard as hadamard_of_rows
+from fewbit.runtime.segment import ReferenceSegment
 from fewbit.runtime.step import Span, StepInput
 
 OUTLIER = 7
@@ -233,6 +236,36 @@ def test_what_is_behind_the_op_is_no_place_to_rescale(sources):
     source, *_ = sources("llama")
     kinds = {site.kind for site in rescale_sites(rotated(source).config)}
     assert kinds == {SiteKind.NORM, SiteKind.VALUES}
+
+
+def test_a_solver_sees_the_rotated_inputs(sources, tmp_path, monkeypatch):
+    """Against one run in NumPy; the control is the same without the op."""
+    source, taken = sources("llama")[0], {}
+    true = calibrated.solve_with
+
+    def spy(planned, tensor, statistics):
+        taken[tensor.slot] = statistics
+        return true(planned, tensor, statistics)
+
+    monkeypatch.setattr(calibrated, "solve_with", spy)
+    solved = recipe("rotate-mlp", method="imatrix", form="int4-g32")
+    quantize(source, solved, tmp_path / "out", replace(settings(), inputs="source"))
+    inputs = traced(rotated(source), settings().calibration)
+    for name, equal in (("mlp_rotate", True), ("activation", False)):
+        found = {slot: op for slot, op in taken.items() if ".down." in slot}
+        for slot, statistics in found.items():
+            x = inputs[slot.replace("down.weight", name)].astype(np.float64)
+            # Keys and values in f16 move inputs by some 2^-11 of themselves.
+            squares = np.square(x).sum(axis=0)
+            assert np.allclose(statistics.squares, squares, rtol=1e-2) == equal
+
+
+def traced(source, calibration):
+    program = build_program(source.config)
+    binding = bind(source, program, choose_reference)
+    wanted = [op.out for op in program.ops if op.site in ("mlp_rotate", "activation")]
+    segment = ReferenceSegment(binding, range(len(program.ops)))
+    return segment.run(calibration.lengths, {}, wanted, np.concatenate(calibration.windows))
 
 
 def test_it_follows_other_transforms(sources):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ from fewbit.tokens.identity import cut_difference, fingerprint, vocabulary
 from fewbit.tokens.tokenizer import Tokenizer
 
 EMBEDDING, HEAD = "embed.weight", "head.weight"
+
+_ROTATION = "rotate-mlp"
+"""The transform whose op the Programs of two equal models may differ in."""
 
 _COMPARED_OTHERWISE = ("rope", "local_rope", "tied")
 """Fields with several spellings. A rope is a formula or its divisors: the Program has what it does.
@@ -76,7 +79,10 @@ def origin_note(source: Subject, candidate: Subject) -> str | None:
 
 
 def _architecture(source: Subject, candidate: Subject) -> str:
-    one, other = source.model.config, candidate.model.config
+    one, other, rotated = source.model.config, candidate.model.config, ""
+    if one.mlp_rotation != other.mlp_rotation and (_rotates(source) or _rotates(candidate)):
+        rotated = f", inside the MLP rotated by one of them ({_ROTATION})"
+        one, other = (replace(config, mlp_rotation=0) for config in (one, other))
     for field in fields(one):
         pair = getattr(one, field.name), getattr(other, field.name)
         if field.name not in _COMPARED_OTHERWISE and not _alike(*pair):
@@ -90,7 +96,17 @@ def _architecture(source: Subject, candidate: Subject) -> str:
                 f"The models compute '{a.site}' differently ({_short(_difference(a, b))}); compare "
                 "models of one architecture."
             )
-    return f"{one.family}, {one.layers} layers, hidden size {one.hidden}"
+    return f"{one.family}, {one.layers} layers, hidden size {one.hidden}{rotated}"
+
+
+def _rotates(subject: Subject) -> bool:
+    """Return whether a model's manifest declares the rotation inside its MLPs.
+
+    Its op and its changed matrices undo each other, so it is no difference in what is computed.
+    """
+    return subject.manifest is not None and any(
+        change.name == _ROTATION for change in subject.manifest.transforms
+    )
 
 
 def _vocabulary(source: Subject, candidate: Subject) -> str:
