@@ -134,6 +134,22 @@ def test_a_stream_left_early_makes_room(model, leave):
     assert model.logits([1, 2]).shape == (2, 320)
 
 
+def test_a_stream_may_be_closed_by_another_thread(model):
+    """Closed in the middle of a step, as a server does when a client hangs up."""
+    stream, other = model.stream("abc", max_tokens=150), model.stream("xyz", max_tokens=20)
+    next(stream)
+    step = model._desk._engine.step
+
+    def close_then_step():
+        stream.close()
+        return step()
+
+    model._desk._engine.step = close_then_step
+    assert list(stream) == []
+    assert len("".join(other)) > 0
+    assert stream.result is None
+
+
 def test_logits_between_generations_spoil_no_shared_prefix(model):
     prompt = "a prompt of more than one page of the store, so that a page of it is shared later on"
     before = model.generate(prompt, max_tokens=8)

@@ -52,12 +52,17 @@ class Desk:
             self._waiting[number] = deque()
             return number
 
-    def take(self, number: int) -> Output:
-        """Return a request's next output, for which the engine steps where there is none yet."""
+    def take(self, number: int) -> Output | None:
+        """Return a request's next output, for which the engine steps where there is none yet.
+
+        None where the request was left, by another thread perhaps.
+        """
         with self._turn:
-            while not self._waiting[number]:
+            while (waiting := self._waiting.get(number)) is not None:
+                if waiting:
+                    return waiting.popleft()
                 self._step()
-            return self._waiting[number].popleft()
+            return None
 
     def leave(self, number: int) -> None:
         """Forget a request; where it has not ended, it does before the next step.
@@ -97,7 +102,7 @@ class TextStream(Iterator[str]):
         """
         while self._leave.alive:
             output = self._take()
-            if output.text:
+            if output is not None and output.text:
                 return output.text
         fault = self._outputs[-1].fault if self._outputs else None
         if fault is not None:
@@ -121,12 +126,14 @@ class TextStream(Iterator[str]):
             logprobs=tuple(entry for output in self._outputs for entry in output.logprobs),
         )
 
-    def _take(self) -> Output:
+    def _take(self) -> Output | None:
         try:
             output = self._desk.take(self._number)
         except BaseException:
             self._leave()
             raise
+        if output is None:
+            return None
         self._outputs.append(output)
         if output.record is not None:
             self._leave()
