@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fewbit.model.weights import ModelSource
     from fewbit.quantization import QuantizationPlan, QuantizeSettings
     from fewbit.quantization.job import Job
+    from fewbit.quantization.making import Request
     from fewbit.quantization.target import Target
     from fewbit.records.plan import PlanReport
     from fewbit.records.recipe import Recipe
@@ -30,7 +31,8 @@ def quantize(  # noqa: PLR0913
     source: Annotated[str, Parameter(name="SOURCE")],
     /,
     *,
-    recipe: str,
+    recipe: str | None = None,
+    from_manifest: Path | None = None,
     out: Path | None = None,
     plan: Annotated[bool, Parameter(negative="")] = False,
     target: Annotated[Runtime | None, Parameter(name="--target")] = None,
@@ -56,6 +58,8 @@ def quantize(  # noqa: PLR0913
             are found.
         calibration: What the model is calibrated on.
         tuning: What distillation changes after solving.
+        from_manifest: An artefact, or its manifest, to make again bit for bit from the same source,
+            in place of a recipe.
         recipe: A built-in recipe, rtn-int4-g32 or gptq-refined-q4_0 for example, or a .toml file.
         out: A new folder, or a file that ends in .gguf for recipes of GGUF types.
         threads: Of the model while it is calibrated; all cores.
@@ -64,6 +68,7 @@ def quantize(  # noqa: PLR0913
             delete it (never). Work of another job is refused.
         json: Write the manifest to this file too; - prints it on stdout instead of the table.
     """
+    from fewbit.cli.again import again
     from fewbit.cli.allocation import allocated, base_recipe, require_kept
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.planning import workload
@@ -79,7 +84,12 @@ def quantize(  # noqa: PLR0913
     from fewbit.report.quantization import print_manifest
 
     wanted = size.target()
-    found = tuning.of(base_recipe(recipe, wanted))
+    given = (size, calibration, tuning) != (TARGET, CALIBRATION, TUNING)
+    anew = again(from_manifest, recipe, options=given)
+    if anew is not None:
+        found, calibration, tuning = anew.manifest.recipe, anew.calibration, anew.tuning
+    else:
+        found = tuning.of(base_recipe(recipe or "", wanted))
     with open_model(locate(source)) as opened, watched() as progress, stoppable() as stop:
         if plan:
             _require_formats(wanted)
@@ -89,6 +99,8 @@ def quantize(  # noqa: PLR0913
         if out is None:
             raise UsageError("--out is missing; name what to write, or give --plan.")
         require_output(opened, container_of(out), out)
+        if anew is not None:
+            anew.check_source(opened, progress)
         planned = None if wanted else _planned(opened, found, out, strict=strict)
         if planned is not None:
             _require_taken(planned, target)
@@ -96,6 +108,7 @@ def quantize(  # noqa: PLR0913
         with claimed_job(out, Resume(resume), stop) as job:
             asking = _Asking(opened, found, out, (size, calibration, tuning), threads)
             settings = _settings(asking, job, progress)
+            settings = settings if anew is None else anew.settings(settings)
             if wanted is not None:
                 text = calibration.settings(threads)
                 found, settings = allocated(
@@ -107,7 +120,7 @@ def quantize(  # noqa: PLR0913
     deliver(manifest, json, print_manifest)
     if json != STDOUT:
         print(out)
-    return 0
+    return 0 if anew is None else anew.compare(manifest)
 
 
 def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) -> QuantizationPlan:
@@ -188,6 +201,29 @@ def _settings(asking: _Asking, job: Job, progress: Progress) -> QuantizeSettings
         importance=given,
         tuning=tuning.settings(recipe),
         threads=asking.threads,
+        request=_request(asking),
+    )
+
+
+def _request(asking: _Asking) -> Request:
+    """Return what of the options the manifest has to know."""
+    from fewbit.quantization import needs_text
+    from fewbit.quantization.making import Request
+    from fewbit.records.manifest import TextRequest
+
+    _, calibration, tuning = asking.options
+    tuned = asking.recipe.tune is not None
+    text = TextRequest(
+        files=tuple(map(str, calibration.calibration)),
+        windows=calibration.calibration_windows,
+        window=calibration.window,
+        seed=calibration.calibration_seed,
+    )
+    return Request(
+        text=text if needs_text(asking.recipe) else None,
+        tune_windows=tuning.tune_windows if tuned else None,
+        imatrix=None if calibration.imatrix is None else str(calibration.imatrix),
+        torch=tuned,
     )
 
 

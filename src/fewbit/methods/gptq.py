@@ -59,7 +59,7 @@ def gptq(
     tiles = RowTiles(np.take(weight, order, axis=1), factor.feedback, layout, pool)
     grid = _round_blocks(tiles, factor, order, form, layout)
     codes = np.take(tiles.codes, np.argsort(order), axis=1)
-    return Solution(grids.join(codes, grid), factor.remarks)
+    return Solution(grids.join(codes, grid), factor.remarks, factor.damping)
 
 
 def gptq_refined(
@@ -74,7 +74,8 @@ def gptq_refined(
     No row's loss is above that of GPTQ.
     """
     start = gptq(weight, statistics, form, threads=threads)
-    return Solution(refine(weight, statistics, start.tensor, threads=threads), start.remarks)
+    refined = refine(weight, statistics, start.tensor, threads=threads)
+    return Solution(refined, start.remarks, start.damping)
 
 
 def block_order(diagonal: NDArray[np.floating], block: int) -> NDArray[np.int64]:

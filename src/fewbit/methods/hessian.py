@@ -48,6 +48,8 @@ class Factor:
     """M_jj^2 in units of H's mean diagonal, float32 [inputs]."""
     remarks: tuple[str, ...]
     """Sentences on damping that had to be raised and on columns that were never activated."""
+    damping: float = DAMPING
+    """What was added to the diagonal, as a part of its mean."""
 
 
 def require_gram(statistics: InputStatistics | None, method: str, columns: int) -> InputStatistics:
@@ -138,7 +140,7 @@ def factorize(
             f"The Hessian was not positive definite: damping was raised from {damping:g} to "
             f"{used:g} of the mean diagonal."
         )
-    return Factor(feedback, variance, tuple(remarks))
+    return Factor(feedback, variance, tuple(remarks), used)
 
 
 def _factored(

@@ -70,6 +70,7 @@ def shrunk(own: InputStatistics, shared: InputStatistics) -> InputStatistics:
         absolute=own.absolute + factor * shared.absolute,
         gram=gram,
         remarks=(_remark(own.count, share),),
+        reached=own.count,
     )
 
 

@@ -15,3 +15,6 @@ class Solution:
     remarks: tuple[str, ...] = ()
     """Sentences for the manifest and the screen: damping that was raised, columns that were never
     activated, statistics that were missing. Empty where everything went as the method has it."""
+    damping: float | None = None
+    """What was added to the diagonal of the inputs' Gram matrix, as a part of its mean; None where
+    the method has none."""

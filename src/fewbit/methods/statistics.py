@@ -35,6 +35,8 @@ class InputStatistics:
     remarks: tuple[str, ...] = ()
     """Sentences for the manifest on how they came about, such as that an expert was hardly
     reached."""
+    reached: int | None = None
+    """Tokens that reached the layer, where others' rows were added to theirs."""
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -43,6 +45,11 @@ class InputStatistics:
         assert self.largest.shape == inputs
         assert self.absolute.shape == inputs
         assert self.gram is None or self.gram.shape == inputs * 2
+
+    @property
+    def tokens(self) -> int:
+        """Calibration tokens that reached the layer."""
+        return self.count if self.reached is None else self.reached
 
     @property
     def inputs(self) -> int:
@@ -76,6 +83,7 @@ class InputStatistics:
             absolute=self.absolute * size,
             gram=None if self.gram is None else self.gram * single[:, None] * single[None, :],
             remarks=self.remarks,
+            reached=self.reached,
         )
 
     def plus(self, other: InputStatistics) -> InputStatistics:

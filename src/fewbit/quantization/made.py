@@ -10,7 +10,7 @@ from fewbit.quantization.solving import Solved
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.kv import KvScales
-from fewbit.records.manifest import Change
+from fewbit.records.manifest import Change, Making
 from fewbit.records.tuning import TuneRecord
 
 
@@ -29,6 +29,7 @@ class Made:
     inputs: Inputs | None = None
     importance: ImportanceFacts | None = None
     allocation: AllocationRecord | None = None
+    making: Making | None = None
     transforms: tuple[Change, ...] = ()
     tuning: tuple[Change, ...] = ()
     tuning_text: CalibrationFacts | None = None

@@ -22,6 +22,7 @@ from fewbit.quantization.importance import GivenImportance, solve_given
 from fewbit.quantization.job import Job, Resume, asked, claimed_job
 from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.made import Made
+from fewbit.quantization.making import NO_REQUEST, Request, making
 from fewbit.quantization.planned import QuantizationPlan
 from fewbit.quantization.planning import plan
 from fewbit.quantization.resume import SolvedStore, WorkKey, hashed
@@ -60,6 +61,8 @@ class QuantizeSettings:
     tuning_text: CalibrationSet | None = None
     """What it is tuned on; None for the calibration's windows. Training wants more text than
     statistics do."""
+    request: Request = NO_REQUEST
+    """What was asked for as text, for the manifest."""
     resume: Resume = Resume.AUTO
     """What becomes of the work that an earlier run left."""
     threads: int | None = None
@@ -115,7 +118,9 @@ def execute(
         planned, changes = _transformed(planned, settings, progress)
         if store is not None and changes:
             store.require_same_transforms(fingerprints(planned.source))
-        made = Made(transforms=changes, allocation=settings.allocation)
+        made = Made(
+            transforms=changes, allocation=settings.allocation, making=making(settings.request)
+        )
         made = _solve(planned, made, settings, store, progress)
         made = _tune(planned, made, settings, store, progress)
         made = _measure_kv(planned, made, settings, progress)

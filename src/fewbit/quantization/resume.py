@@ -59,6 +59,8 @@ class Saved(Record, frozen=True, kw_only=True):
     relative_error: float
     remarks: tuple[str, ...]
     input_scale: float | None = None
+    damping: float | None = None
+    tokens: int | None = None
 
 
 class SolvedStore:
@@ -132,7 +134,15 @@ def _read(file: SafetensorsFile, slot: Slot) -> Solved:
         parts.get(_SCALES),
         parts.get(_ZEROS),
     )
-    return Solved(tensor, saved.relative_error, saved.remarks, saved.method, saved.input_scale)
+    return Solved(
+        tensor,
+        saved.relative_error,
+        saved.remarks,
+        saved.method,
+        saved.input_scale,
+        saved.damping,
+        saved.tokens,
+    )
 
 
 def _array(file: SafetensorsFile, name: str) -> NDArray[Any]:
@@ -159,4 +169,6 @@ def _saved(solved: Solved) -> Saved:
         relative_error=solved.relative_error,
         remarks=solved.remarks,
         input_scale=solved.input_scale,
+        damping=solved.damping,
+        tokens=solved.tokens,
     )

@@ -38,6 +38,10 @@ class Solved:
     """The solver's name; empty where the source's tensor was kept."""
     input_scale: float | None = None
     """The scale of the layer's input, where its activations are static."""
+    damping: float | None = None
+    """As `Solution.damping`."""
+    tokens: int | None = None
+    """Calibration tokens that reached the layer, where statistics were taken."""
 
 
 def solve(
@@ -68,15 +72,23 @@ def solve(
     step = piece_rows(columns, elements) if form.rows_independent else rows
     solved: list[QuantTensor] = []
     remarks = dict.fromkeys(() if statistics is None else statistics.remarks)
-    total = error = 0.0
+    total, error, damping = 0.0, 0.0, None
     for start in range(0, rows, step):
         values = decode_rows(tensor, slice(start, start + step))
         solution = _solve_piece(_Piece(values, start), form, solver, name, statistics)
         solved.append(solution.tensor)
         remarks.update(dict.fromkeys(solution.remarks))
+        damping = solution.damping
         total += squares(values)
         error += squares(decode(solution.tensor) - values)
-    return Solved(join_rows(solved), relative(error, total), tuple(remarks), method)
+    return Solved(
+        join_rows(solved),
+        relative(error, total),
+        tuple(remarks),
+        method,
+        damping=damping,
+        tokens=None if statistics is None else statistics.tokens,
+    )
 
 
 def solve_with(

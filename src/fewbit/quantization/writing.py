@@ -163,6 +163,7 @@ class _Run:
             tuning=self.made.tuning,
             tuning_text=self.made.tuning_text,
             tuned=self.made.tune_record,
+            making=self.made.making,
             kv_scales=self.made.kv_scales,
             promised_bytes=planned.promised_bytes,
             tensor_bytes=sum(entry.bytes for entry in entries),
@@ -195,6 +196,8 @@ class _Run:
             bytes=solved.tensor.nbytes,
             relative_error=solved.relative_error,
             remarks=solved.remarks,
+            damping=solved.damping,
+            calibration_tokens=solved.tokens,
             sha256=digest(solved.tensor),
         )
 

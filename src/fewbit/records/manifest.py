@@ -53,6 +53,10 @@ class TensorEntry(Record, frozen=True, kw_only=True):
     """||W - W'|| / ||W||, Frobenius norms, W the source's decoded values; ||W'|| for a zero W."""
     remarks: tuple[str, ...] = ()
     """What the solver had to do otherwise than its method says, such as raising the damping."""
+    damping: float | None = None
+    """What the solver added to the diagonal of the inputs' Gram matrix, as a part of its mean."""
+    calibration_tokens: int | None = None
+    """Tokens that reached the layer in calibration, of an expert its own; None without any."""
     source_sha256: str
     sha256: str
     """Of codes, scales and zero points as stored, one after the other."""
@@ -79,6 +83,30 @@ class SourceFacts(Record, frozen=True, kw_only=True):
     quantized: bool
     """Whether some of its matrices lie on a quantization grid already; errors and divergences are
     then relative to that, not to the original model."""
+
+
+class TextRequest(Record, frozen=True, kw_only=True):
+    """What was asked for as calibration text."""
+
+    files: tuple[str, ...] = ()
+    """None for the default mix."""
+    windows: int
+    window: int
+    """Tokens of a window."""
+    seed: int
+
+
+class Making(Record, frozen=True, kw_only=True):
+    """What an artefact was made with: enough to make it again, and what its bits depend on."""
+
+    versions: dict[str, str]
+    """Of fewbit, NumPy, Python, and torch where it tuned."""
+    kernels: str
+    """The instruction set that the model was run with."""
+    text: TextRequest | None = None
+    """None where no text was read, or the caller gave token windows."""
+    tune_windows: int | None = None
+    imatrix: str | None = None
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -108,6 +136,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Settings, course and outcome of the tuning; None where there was none."""
     export: ExportRecord | None = None
     """How an artefact was written in another format; None where it is as it was made."""
+    making: Making | None = None
+    """None in manifests that were written before it was recorded."""
     kv_scales: KvScales | None = None
     """Static scales of keys and values; None where the recipe asks for none."""
     promised_bytes: int
