@@ -15,6 +15,7 @@ def inspect(  # noqa: PLR0913
     model: Annotated[str, Parameter(name="MODEL")],
     /,
     *,
+    manifest: Annotated[bool, Parameter(negative="")] = False,
     kernels: Annotated[bool, Parameter(negative="")] = False,
     isa: str | None = None,
     kernel: str | None = None,
@@ -27,6 +28,8 @@ def inspect(  # noqa: PLR0913
 
     Args:
         model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        manifest: List every tensor of an artefact instead, the largest error first: format, bits
+            per weight, error, damping, tokens seen, solver and transforms, fallbacks and reasons.
         kernels: List the kernel of every matrix instead, and why others were not taken.
         isa: With --kernels, force an instruction set, such as avx2.
         kernel: With --kernels, force a kernel, such as w4.sym.g32/a8.g32/avx2.
@@ -39,14 +42,20 @@ def inspect(  # noqa: PLR0913
     from fewbit.model.facts import inspect_model
     from fewbit.model.runner import RunSettings, kernel_plan, planned_kernels
     from fewbit.model.weights import open_model
+    from fewbit.records.manifest import read_manifest
     from fewbit.report.inspection import print_inspection
     from fewbit.report.kernels import print_kernels
+    from fewbit.report.manifest import print_tensors
 
     settings = RunSettings(isa=isa, kernel=kernel, activations=rounding(activations))
     if not kernels and settings != RunSettings():
         raise UsageError(
             "--isa, --kernel and --activations choose kernels; give --kernels with them."
         )
+    if manifest:
+        _require_alone(kernels=kernels)
+        deliver(read_manifest(locate(model)), json, print_tensors)
+        return 0
     with open_model(locate(model)) as source:
         if kernels:
             deliver(kernel_plan(source, settings), json, print_kernels)
@@ -54,3 +63,8 @@ def inspect(  # noqa: PLR0913
         inspection = inspect_model(source, lambda: planned_kernels(source, settings))
     deliver(inspection, json, print_inspection)
     return 0
+
+
+def _require_alone(*, kernels: bool) -> None:
+    if kernels:
+        raise UsageError("--manifest and --kernels list different things; give one of them.")
