@@ -146,7 +146,9 @@ def _sentence_piece(tokenizer: Tokenizer, texts: Mapping[int, str], rows: int) -
         ranks.setdefault(left + right, rank)
     last = len(ours) + 1
     scores = [-float(ranks.get(texts.get(token, ""), last)) for token in range(rows)]
-    _check_merges(ours, texts, scores)
+    # Added tokens are found before anything is joined.
+    added = tokenizer.added_tokens
+    _check_merges(ours, {text: scores[t] for t, text in texts.items() if t not in added})
     return {
         "model": "llama",
         "scores": scores,
@@ -154,13 +156,9 @@ def _sentence_piece(tokenizer: Tokenizer, texts: Mapping[int, str], rows: int) -
     }
 
 
-def _check_merges(
-    ours: Sequence[tuple[str, str]], texts: Mapping[int, str], scores: Sequence[float]
-) -> None:
+def _check_merges(ours: Sequence[tuple[str, str]], pieces: Mapping[str, float]) -> None:
     """Refuse merges that do not follow from any scores: SentencePiece joins every two pieces."""
-    made = {left + right for left, right in ours}
-    pieces = {text: scores[token] for token, text in texts.items()}
-    missing = {pair for pair in merges_from_scores(pieces) if pair[0] + pair[1] in made} - set(ours)
+    missing = set(merges_from_scores(pieces)) - set(ours)
     if missing:
         left, right = min(missing)
         raise UnsupportedError(
