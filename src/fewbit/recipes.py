@@ -21,8 +21,11 @@ heads and inside the MLP and that rescale.
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -126,10 +129,61 @@ def read_recipe(path: Path) -> Recipe:
             f"The recipe {path} has {len(content)} bytes; a recipe has at most 1 MiB."
         )
     try:
-        recipe = msgspec.convert(tomllib.loads(content.decode()), Recipe)
+        table = tomllib.loads(content.decode())
+        _require_known_keys(path, table)
+        recipe = msgspec.convert(table, Recipe)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadFileError(f"The recipe {path} is not valid: {error}.") from error
     return checked(recipe)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Return a recipe as a TOML file that `read_recipe` gives back; defaults are left out."""
+    tables = msgspec.to_builtins(recipe)
+    lines = [
+        f"{key} = {_toml(value)}"
+        for key, value in tables.items()
+        if key != "rules" and value not in (None, [])
+    ]
+    for rule in tables["rules"]:
+        lines += ["", "[[rules]]"]
+        lines += [
+            f"{key} = {_toml(value)}"
+            for key, value in rule.items()
+            if value not in (None, []) and (key, value) != _DEFAULT_ROUNDING
+        ]
+    return "\n".join(lines) + "\n"
+
+
+_DEFAULT_ROUNDING = ("activations", Activations.INT8.value)
+
+
+def _toml(value: str | list[str]) -> str:
+    """Return a string or a list of strings; JSON's are TOML's, but for the character DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _require_known_keys(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse keys that no recipe has, each with those it may have been meant for.
+
+    Raises:
+        BadFileError: the first of them.
+    """
+    rules = table.get("rules", [])
+    tables = [("a recipe", table, Recipe.__struct_fields__)]
+    if isinstance(rules, list):
+        fields = Rule.__struct_fields__
+        tables += [("a rule", rule, fields) for rule in rules if isinstance(rule, dict)]
+    for what, found, known in tables:
+        for key in found:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 2)
+                offer = (
+                    f"did you mean {' or '.join(near)}" if near else f"it has {', '.join(known)}"
+                )
+                raise BadFileError(
+                    f"The recipe {path} has the key '{key}', which {what} does not have; {offer}."
+                )
 
 
 def find(name: str) -> Recipe:

@@ -32,6 +32,10 @@ COMMANDS = {
         "Show a model's architecture, formats, bits per weight, tokenizer and hazards.",
         "fewbit inspect smollm2-135m",
     ),
+    "recipes": (
+        "List the built-in recipes, with sizes and times for a model; or print one as TOML.",
+        "fewbit recipes smollm2-135m",
+    ),
     "quantize": (
         "Quantize a model by a recipe and write it with its manifest.",
         "fewbit quantize smollm2-135m --recipe rtn-int4-g32 --out small",
