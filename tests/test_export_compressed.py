@@ -114,6 +114,8 @@ def test_int8_weights_keep_the_rounding_of_their_inputs(tmp_path, activations, i
     source = artefact(tmp_path, layers_in("int8-row", activations))
     record = exported(source, tmp_path / "out")
     group = quantization(tmp_path / "out")["config_groups"]["group_0"]
+    dtype = json.loads((tmp_path / "out" / "config.json").read_text())["dtype"]
+    assert dtype == ("bfloat16" if inputs else "float16")
     asked = group["input_activations"]
     assert (asked and (asked["strategy"], asked["dynamic"])) == inputs
     assert group["format"] == ("int-quantized" if inputs else "pack-quantized")

@@ -3,7 +3,8 @@
 What is stored is described in `checkpoint/compressed_tensors.py`, which reads it back. Integers go
 into pack-quantized, int8 by row whose inputs are int8 too into int-quantized (W8A8), fp8 into
 float-quantized and MXFP4 into mxfp4-pack-quantized. Scales keep their fp16: config.json names
-float16, since vLLM converts scales to the model's type, and bf16 would round them.
+float16 for packed integers, since vLLM converts their scales to the model's type, and bf16 would
+round them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from fewbit.checkpoint.compressed_config import METHOD
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.export.compressed_kept import kept_limits, kept_scheme, kept_tensors
 from fewbit.export.compressed_parts import content_of, parts_of
-from fewbit.export.compressed_scheme import Scheme, candidates, runtime_limits, scheme_of
+from fewbit.export.compressed_scheme import (
+    PACKED,
+    Scheme,
+    candidates,
+    runtime_limits,
+    scheme_of,
+)
 from fewbit.export.folder import left_out
 from fewbit.export.layers import (
     float_holding,
@@ -71,14 +78,10 @@ class CompressedTensorsTarget:
 
     def notes(self, source: ModelSource) -> tuple[str, ...]:
         """Say which type the model is to run in, and which roundings of inputs have no name."""
-        slots = [s for s in source.slots if self._packed(source, s)]
-        notes = [f"config.json names {_dtype(source)}, which is also the type of scales in vLLM."]
-        if FAMILIES[source.config.family].gemma:
-            notes[0] = (
-                "config.json names bfloat16, because the activations of Gemma exceed float16; vLLM "
-                "then rounds the fp16 scales to bfloat16."
-            )
-        rounded = sum(source.activations(s) is Activations.INT8 for s in slots)
+        formats = {slot: self.holding(source, slot).format for slot in source.slots}
+        schemes = self._schemes(source, formats)
+        notes = [_dtype_note(source, schemes)]
+        rounded = sum(source.activations(slot) is Activations.INT8 for slot in schemes)
         if rounded:
             notes.append(
                 f"{rounded} layers round their inputs to int8 per 32 here; that has no name there, "
@@ -104,7 +107,7 @@ class CompressedTensorsTarget:
         source, formats = job.source, job.planned.formats
         schemes = self._schemes(source, formats)
         quantization = _config(source, formats, schemes)
-        changes = {"dtype": _dtype(source), "quantization_config": quantization}
+        changes = {"dtype": _dtype(source, schemes), "quantization_config": quantization}
 
         def announce(slot: Slot, module: str) -> list[Part]:
             return parts_of(module, schemes[slot], source.info(slot).matrix_shape)
@@ -113,9 +116,6 @@ class CompressedTensorsTarget:
             return content_of(tensor, schemes[slot])
 
         write_packed(job, changes, announce, make, extras=kept_tensors(source.kv_scales))
-
-    def _packed(self, source: ModelSource, slot: Slot) -> bool:
-        return bool(packed_slots({slot: self.holding(source, slot).format}))
 
     def _schemes(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
@@ -135,8 +135,29 @@ def compressed_tensors(settings: ExportSettings) -> CompressedTensorsTarget:
     return CompressedTensorsTarget(dtype_of(settings))
 
 
-def _dtype(source: ModelSource) -> str:
-    return "bfloat16" if FAMILIES[source.config.family].gemma else "float16"
+def _dtype(source: ModelSource, schemes: Mapping[Slot, Scheme]) -> str:
+    """Return the type that the model is to run in.
+
+    vLLM converts the scales of packed weights to it, but has those of W8A8 and fp8 in float32; and
+    its kernel of W8A8 on CPUs with AMX has no float16.
+    """
+    if FAMILIES[source.config.family].gemma:
+        return "bfloat16"
+    return "float16" if any(s.container == PACKED for s in schemes.values()) else "bfloat16"
+
+
+def _dtype_note(source: ModelSource, schemes: Mapping[Slot, Scheme]) -> str:
+    dtype = _dtype(source, schemes)
+    if dtype == "float16":
+        return (
+            "config.json names float16, which is also the type of packed weights' scales in vLLM."
+        )
+    if any(scheme.container == PACKED for scheme in schemes.values()):
+        return (
+            "config.json names bfloat16, because the activations of Gemma exceed float16; vLLM "
+            "then rounds the fp16 scales to bfloat16."
+        )
+    return "config.json names bfloat16; vLLM has the scales of these weights in float32."
 
 
 def _config(
