@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +22,7 @@ from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.model.binding import is_vector
 from fewbit.model.families import FAMILIES, expert_of, is_router
 from fewbit.model.gguf_metadata import file_type, refusals
+from fewbit.model.gguf_tokenizer import TokenizerMetadata
 from fewbit.model.gguf_view import GgufView, is_gguf_type, viewed
 from fewbit.model.weights import ModelSource, as_stored, gguf_place
 from fewbit.program import Slot
@@ -44,6 +45,8 @@ class GgufTarget:
     split_bytes: int | None = None
     name: str = "gguf"
     container: Literal["file"] = "file"
+    made: dict[Path, TokenizerMetadata] = field(default_factory=dict, compare=False, repr=False)
+    """Of the sources that were planned: a large vocabulary takes seconds, once."""
 
     def holding(self, source: ModelSource, slot: Slot) -> Holding:
         """Return a tensor's own type where it has one, else the type that keeps its codes.
@@ -67,6 +70,8 @@ class GgufTarget:
         formats = {slot: self.holding(source, slot).format for slot in source.slots}
         view = GgufView(source, formats)
         viewed(view)
+        if view.tokens is not None:
+            self.made[source.path] = view.tokens
         return (*view.notes, *_activation_notes(source, formats))
 
     def refusals(
@@ -82,6 +87,7 @@ class GgufTarget:
             job.source,
             formats,
             lambda slot, place, form: job.read(slot, lambda found: as_stored(place, found, form)),
+            self.made.get(job.source.path),
         )
         changes = {
             "general.file_type": (ValueType.UINT32, file_type(_sizes(job))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from fewbit.checkpoint.gguf_types import ArrayOf, MetadataType, ValueType
 from fewbit.errors import MissingError
@@ -11,6 +11,9 @@ from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import ModelSource
 from fewbit.tokens.gguf_fields import MODEL, NO_TOKENIZER
 from fewbit.tokens.to_gguf import to_gguf
+
+TokenizerMetadata: TypeAlias = tuple[TypedMetadata, tuple[str, ...]]
+"""Keys with type and value, and notes."""
 
 _TEMPLATE = "tokenizer.chat_template"
 _KINDS: dict[type, ValueType] = {
@@ -25,7 +28,7 @@ _ELEMENTS: dict[type, ValueType] = {
 }
 
 
-def tokenizer_metadata(source: ModelSource) -> tuple[TypedMetadata, tuple[str, ...]]:
+def tokenizer_metadata(source: ModelSource) -> TokenizerMetadata:
     """Return the metadata, and a note where the model carries no tokenizer.
 
     Raises:

@@ -27,7 +27,7 @@ from fewbit.model.binding import is_vector
 from fewbit.model.families import is_router
 from fewbit.model.gguf import ROPE_DIVISORS
 from fewbit.model.gguf_metadata import to_gguf
-from fewbit.model.gguf_tokenizer import tokenizer_metadata
+from fewbit.model.gguf_tokenizer import TokenizerMetadata, tokenizer_metadata
 from fewbit.model.places import StoredWeight
 from fewbit.model.weights import ModelSource, as_stored, gguf_place, source_of
 from fewbit.model.written import same_program
@@ -45,13 +45,19 @@ class GgufView(ClosedByWith):
         origin: the model; a GGUF file keeps its metadata and what no slot uses.
         formats: of each slot's tensor: GGUF types, one for all experts of a tensor.
         read: gives each slot's tensor as the file stores it; None for the model's own.
+        tokens: what `tokenizer_metadata` gave for the model, where it was asked before.
     """
 
     def __init__(
-        self, origin: ModelSource, formats: Mapping[Slot, NumberFormat], read: Read | None = None
+        self,
+        origin: ModelSource,
+        formats: Mapping[Slot, NumberFormat],
+        read: Read | None = None,
+        tokens: TokenizerMetadata | None = None,
     ) -> None:
         self.origin = origin
         self.notes: tuple[str, ...] = ()
+        self.tokens = tokens
         self._formats = formats
         self._read = read or self._as_stored
         self._extras: dict[str, QuantTensor] = {}
@@ -123,7 +129,8 @@ class GgufView(ClosedByWith):
             self._extras = {name: self.origin.checkpoint.read(name) for name in names}
             return facts
         found, name = to_gguf(self.origin.config), self.origin.path.resolve().name
-        tokens, notes = tokenizer_metadata(self.origin)
+        self.tokens = self.tokens or tokenizer_metadata(self.origin)
+        tokens, notes = self.tokens
         self.notes = (*found.notes, *notes)
         if found.divisors:
             values = np.array([found.divisors], np.float32)

@@ -7,14 +7,13 @@ of the one given, and cut a text of pitfalls alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fewbit.errors import UnsupportedError
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.gguf_fields import PREFIX, TokenType, padding_text
 from fewbit.tokens.identity import cut_difference, merges, vocabulary
-from fewbit.tokens.merges import merges_from_scores
 from fewbit.tokens.pieces import ByteLevelPieces, is_byte_token
 from fewbit.tokens.pretokenizers import GPT2, WORD_RULES
 from fewbit.tokens.tokenizer import SpecialTokens, Tokenizer, named_ends
@@ -145,26 +144,11 @@ def _sentence_piece(tokenizer: Tokenizer, texts: Mapping[int, str], rows: int) -
     for rank, (left, right) in enumerate(ours):
         ranks.setdefault(left + right, rank)
     last = len(ours) + 1
-    scores = [-float(ranks.get(texts.get(token, ""), last)) for token in range(rows)]
-    # Added tokens are found before anything is joined.
-    added = tokenizer.added_tokens
-    _check_merges(ours, {text: scores[t] for t, text in texts.items() if t not in added})
     return {
         "model": "llama",
-        "scores": scores,
+        "scores": [-float(ranks.get(texts.get(token, ""), last)) for token in range(rows)],
         "add_space_prefix": tokenizer.strips_leading_space,
     }
-
-
-def _check_merges(ours: Sequence[tuple[str, str]], pieces: Mapping[str, float]) -> None:
-    """Refuse merges that do not follow from any scores: SentencePiece joins every two pieces."""
-    missing = set(merges_from_scores(pieces)) - set(ours)
-    if missing:
-        left, right = min(missing)
-        raise UnsupportedError(
-            f"The tokenizer never joins {left!r} and {right!r}, though it has their union; "
-            "llama.cpp would, so GGUF cannot hold it."
-        )
 
 
 def _check(tokenizer: Tokenizer, found: Tokenizer) -> None:
@@ -180,8 +164,19 @@ def _check(tokenizer: Tokenizer, found: Tokenizer) -> None:
     ):
         differs = "the tokens that begin or end a text"
     else:
-        differs = cut_difference(tokenizer, found) or ""
+        differs = _joined_otherwise(tokenizer, found) or cut_difference(tokenizer, found) or ""
     if differs:
         raise UnsupportedError(
             f"The tokenizer has no exact form in a GGUF file ({differs}); use a folder instead."
         )
+
+
+def _joined_otherwise(tokenizer: Tokenizer, found: Tokenizer) -> str:
+    """Return two pieces that only a reader of the file would join; empty where there are none.
+
+    SentencePiece joins whatever two pieces make a third; added tokens are found before.
+    """
+    added = set(tokenizer.added_tokens.values())
+    more = set(merges(found)) - set(merges(tokenizer))
+    pairs = [pair for pair in more if pair[0] + pair[1] not in added]
+    return f"it never joins {min(pairs)}, and llama.cpp would" if pairs else ""
