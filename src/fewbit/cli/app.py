@@ -52,6 +52,10 @@ COMMANDS = {
         "Measure a model against its exact source and give a verdict.",
         "fewbit eval small --against smollm2-135m",
     ),
+    "card": (
+        "Write a model card for an artefact: README.md in a folder, FILE.md beside a GGUF file.",
+        "fewbit card small --base-model HuggingFaceTB/SmolLM2-135M-Instruct",
+    ),
     "compress": (
         "Try recipes from small to large until one is accepted; keep the evidence.",
         "fewbit compress smollm2-135m --out small",

@@ -1,0 +1,53 @@
+"""`fewbit card`: a model card for an artefact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fewbit.errors import IdentityError, MissingError
+
+
+def card(
+    artefact: Annotated[Path, Parameter(name="ARTEFACT")],
+    /,
+    *,
+    base_model: str | None = None,
+    evaluation: Path | None = None,
+) -> int:
+    """Write a model card: README.md in a folder, or FILE.md beside a GGUF file.
+
+    Args:
+        artefact: A folder or GGUF file that fewbit wrote.
+        base_model: What the source is called where it is published; by default its path.
+        evaluation: What fewbit eval measured of it (--json), to be told in the card.
+    """
+    from fewbit.atomic import write_bytes
+    from fewbit.records.base import from_json
+    from fewbit.records.evaluation import Evaluation
+    from fewbit.records.manifest import read_manifest
+    from fewbit.report.card import model_card
+
+    manifest, measured = read_manifest(artefact), None
+    if evaluation is not None:
+        try:
+            content = evaluation.read_bytes()
+        except OSError as error:
+            raise MissingError(
+                f"{evaluation} cannot be read ({error.strerror}); give what fewbit eval --json "
+                "wrote."
+            ) from error
+        measured = from_json(Evaluation, content, name=str(evaluation))
+        if measured.candidate.bytes != manifest.tensor_bytes:
+            raise IdentityError(
+                f"{evaluation} measured a model of {measured.candidate.bytes} bytes, and "
+                f"{artefact} has {manifest.tensor_bytes}; give the evaluation of this one."
+            )
+    named = base_model or manifest.source.path
+    is_file = artefact.suffix.lower() == ".gguf"
+    out = artefact.with_name(artefact.name + ".md") if is_file else artefact / "README.md"
+    write_bytes(out, model_card(manifest, artefact, named, measured).encode())
+    print(out)
+    return 0

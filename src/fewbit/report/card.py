@@ -1,0 +1,92 @@
+"""A model card: what an artefact is, how it was made, how good it is, and how to run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fewbit.records.evaluation import Evaluation
+from fewbit.records.figures import describe, size
+from fewbit.records.manifest import Manifest
+
+_RUNTIMES = {
+    "fewbit": ("fewbit generate {path} -p 'Why is the sky blue?'",),
+    "gguf": (
+        "llama-cli -m {path} -p 'Why is the sky blue?'",
+        "fewbit generate {path} -p 'Why is the sky blue?'",
+    ),
+    "hf": (
+        "vllm serve {path}",
+        "fewbit generate {path} -p 'Why is the sky blue?'",
+    ),
+    "compressed-tensors": ("vllm serve {path}", "fewbit generate {path} -p 'Why is the sky blue?'"),
+    "gptq": ("vllm serve {path}",),
+    "gptq_v2": ("vllm serve {path}",),
+    "awq": ("vllm serve {path}",),
+}
+"""Commands that run an artefact, by what it is written as."""
+
+
+def model_card(
+    manifest: Manifest, path: Path, base_model: str, evaluation: Evaluation | None = None
+) -> str:
+    """Return a card as Markdown with the fields that model hubs read in front.
+
+    Args:
+        manifest: of the artefact.
+        path: the artefact, as commands name it.
+        base_model: what the source is called where it is published, or its path.
+        evaluation: what `fewbit eval` measured of the artefact, where it did.
+    """
+    lines = [
+        "---",
+        f"base_model: {base_model}",
+        "base_model_relation: quantized",
+        "tags: [fewbit, quantized]",
+        "---",
+        "",
+        f"# {path.stem if path.suffix == '.gguf' else path.name}",
+        "",
+        *_making(manifest),
+        *(["", "## Quality", "", *_quality(evaluation)]),
+        "",
+        "## Run",
+        "",
+        *(f"    {line.format(path=path.name)}" for line in _RUNTIMES.get(manifest.container, ())),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _making(manifest: Manifest) -> list[str]:
+    recipe = manifest.recipe
+    steps = [*recipe.transforms, recipe.method, *([f"tune {recipe.tune}"] if recipe.tune else [])]
+    formats = sorted({e.format for e in manifest.tensors if e.status == "quantized"})
+    lines = [
+        f"{size(manifest.tensor_bytes)} of tensors, {manifest.bits_per_weight:.2f} bits per weight "
+        f"(source: {manifest.source_bits_per_weight:.2f}), made by fewbit "
+        f"{manifest.fewbit_version}.",
+        "",
+        f"- recipe: `{recipe.name}` ({', then '.join(steps)}), formats {', '.join(formats)}",
+        f"- source: tensors' SHA-256 `{manifest.source.sha256}`",
+    ]
+    text = manifest.calibration
+    if text is not None:
+        names = ", ".join(part.name for part in text.texts)
+        lines.append(
+            f"- calibration: {text.counted} tokens ({names}), SHA-256 `{text.tokens_sha256}`"
+        )
+    if manifest.source.quantized:
+        lines.append("- the source was itself quantized already")
+    return lines
+
+
+def _quality(evaluation: Evaluation | None) -> list[str]:
+    if evaluation is None:
+        return ["Not measured. `fewbit eval` compares it with its source."]
+    found = evaluation
+    return [
+        f"- mean KL(source || model): {describe(found.divergence.mean)} nats per position",
+        f"- perplexity over the source's: {describe(found.perplexity.ratio)}",
+        f"- same first choice: {describe(found.agreement)}",
+        f"- verdict: {found.verdict.outcome.name}, on {found.text.positions} positions of "
+        f"{found.text.name} ({found.text.windows} windows of {found.text.window_tokens} tokens)",
+    ]
