@@ -14,6 +14,7 @@ from fewbit.calibrate.mix import Ingredient
 from fewbit.cli.app import run
 from fewbit.errors import (
     BadFileError,
+    FewbitError,
     MissingError,
     NumericalError,
     OutputError,
@@ -191,3 +192,14 @@ def test_settings_of_a_calibration_that_cannot_be(options, words):
 def test_an_output_that_is_none(source, out):
     with pytest.raises(UsageError, match="out is of type"):
         fewbit.quantize(source, "rtn-int4-g32", out=out)
+
+
+def test_a_job_goes_on_only_where_there_is_one(source, tmp_path, text):
+    with pytest.raises(UsageError, match="resume is 'later'; choose from auto, required, never"):
+        fewbit.quantize(source, "rtn-int4-g32", out=tmp_path / "out", resume="later")
+    with pytest.raises(FewbitError):
+        fewbit.quantize(source, "gptq-int4-g32", text, out=tmp_path / "out", resume="required")
+    assert not (tmp_path / "out").exists()
+    assert fewbit.quantize(
+        source, "gptq-int4-g32", text, out=tmp_path / "out", resume="never"
+    ).path.exists()

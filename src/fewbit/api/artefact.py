@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from fewbit.api.model import RUN_SETTINGS, Model, load, located
 from fewbit.calibrate.calibration import CalibrationSet
@@ -22,6 +22,7 @@ from fewbit.quantization import (
     plan,
     require_no_fallback,
 )
+from fewbit.quantization.job import Resume
 from fewbit.quantization.pipeline import unwatched
 from fewbit.quantization.writing import require_output
 from fewbit.recipes import checked, find, read_recipe
@@ -64,6 +65,7 @@ def quantize(  # noqa: PLR0913
     out: str | Path | None = None,
     threads: int | None = None,
     strict: bool = False,
+    resume: Literal["auto", "required", "never"] = "auto",
     progress: Progress = unwatched,
 ) -> Artefact:
     """Quantize a model by a recipe and write it with its manifest.
@@ -79,6 +81,8 @@ def quantize(  # noqa: PLR0913
             where nothing is said.
         threads: of the model while it is calibrated; None for every core.
         strict: refuse a recipe that some tensors would need a fallback for.
+        resume: whether a job that was stopped goes on, where there is one; `required` refuses to
+            begin anew, `never` deletes what is there and does.
         progress: called with what is being done, how much of it is done, and how much there is.
 
     Returns:
@@ -93,7 +97,7 @@ def quantize(  # noqa: PLR0913
         OutputError: `out` exists, or could not be written.
         StoppedError: an interrupt came when part of the work was kept.
     """
-    found = _recipe(recipe)
+    found, chosen = _recipe(recipe), _resume(resume)
     if out is not None and not isinstance(out, str | Path):
         raise UsageError(f"out is of type {type(out).__name__}; give the path of a new folder.")
     with open_model(located(source)) as opened:
@@ -104,7 +108,7 @@ def quantize(  # noqa: PLR0913
         if strict:
             require_no_fallback(planned)
         windows = _windows(opened, found, calibration, threads, progress)
-        settings = QuantizeSettings(calibration=windows, threads=threads)
+        settings = QuantizeSettings(calibration=windows, threads=threads, resume=chosen)
         return Artefact(target, execute(planned, target, settings, progress))
 
 
@@ -119,6 +123,14 @@ def _recipe(recipe: object) -> Recipe:
         f"The recipe is of type {type(recipe).__name__}; give a name such as rtn-int4-g32, a .toml "
         "file, or a fewbit.Recipe."
     )
+
+
+def _resume(resume: str) -> Resume:
+    try:
+        return Resume(resume)
+    except ValueError as error:
+        choices = ", ".join(choice.value for choice in Resume)
+        raise UsageError(f"resume is {resume!r}; choose from {choices}.") from error
 
 
 def _windows(
