@@ -115,6 +115,23 @@ def test_handlers_are_as_they_were_after_a_command(tmp_path, model, text):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+def test_a_disk_that_runs_full_leaves_no_output_and_the_work(tmp_path, model, text):
+    """A limit on the size of files stands for the end of the disk: solved tensors fit, not all."""
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-m", "fewbit", *command(model, text, out)]
+    full = subprocess.run(
+        ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert full.returncode == 2, full.stderr
+    assert "was not written (File too large)" in full.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".out.work"]
+    assert run(command(model, text, out, "--resume", "required")) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_second_run_on_an_output_refuses(tmp_path, model, text, capsys):
     out = tmp_path / "out"
     with claimed_job(out):
