@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from fewbit.formats.distance import squares
+from fewbit.formats.distance import pieces, relative, squares
 from fewbit.formats.recode import holds, keeps_codes, recode
 from fewbit.formats.registry import decode, encode
 from fewbit.formats.spec import NumberFormat, QuantTensor, join_rows
-
-_PIECE = 1 << 21
-"""Elements converted at once: 8 MiB of float32."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +35,15 @@ def convert(tensor: QuantTensor, form: NumberFormat) -> Converted:
         return Converted(tensor, 0.0)
     moved = keeps_codes(form, tensor.spec, columns)
     exact = holds(form, tensor.spec, columns)
-    step = max(1, _PIECE // columns) if form.rows_independent else tensor.shape[0]
-    pieces: list[QuantTensor] = []
+    whole = [slice(0, tensor.shape[0])]
+    converted: list[QuantTensor] = []
     error = total = 0.0
-    for start in range(0, tensor.shape[0], step):
-        piece = tensor.take_rows(slice(start, start + step))
+    for rows in pieces(tensor.shape) if form.rows_independent else whole:
+        piece = tensor.take_rows(rows)
         values = None if exact else decode(piece)
         new = recode(piece, form) if moved or values is None else encode(values, form)
-        pieces.append(new)
+        converted.append(new)
         if values is not None:
             total += squares(values)
             error += squares(decode(new) - values)
-    return Converted(join_rows(pieces), math.sqrt(error / total if total else error))
+    return Converted(join_rows(converted), relative(error, total))

@@ -40,6 +40,8 @@ class Job:
         self.settings = settings
         self._progress = progress
         self._written: dict[Slot, Written] = {}
+        self._mapped: Slot | None = None
+        """The slot that was read last: the writer may still look at its pages."""
 
     @property
     def source(self) -> ModelSource:
@@ -51,7 +53,8 @@ class Job:
     ) -> QuantTensor:
         """Return a slot's tensor in the format of its holding.
 
-        Its conversion is recorded, and the source's pages are let go.
+        Its conversion is recorded. The source's pages are let go at the next call, after the
+        tensor, which may be a view of them, was written.
 
         Args:
             slot: whose tensor.
@@ -60,6 +63,8 @@ class Job:
         Raises:
             NumericalError: a value is beyond the format's range; the message names the tensor.
         """
+        self._let_go()
+        self._mapped = slot
         holding = self.planned.holdings[slot]
         try:
             converted = convert(self.source.read(slot), holding.format)
@@ -67,12 +72,17 @@ class Job:
             raise NumericalError(f"{self.source.info(slot).name}: {error}") from error
         tensor = arrange(converted.tensor)
         self._written[slot] = Written(holding.bytes, digest(tensor), converted.relative_error)
-        self.source.release(slot)
         self._progress("exporting", len(self._written), len(self.planned.holdings))
         return tensor
 
+    def _let_go(self) -> None:
+        if self._mapped is not None:
+            self.source.release(self._mapped)
+            self._mapped = None
+
     def manifest(self) -> Manifest:
         """Return the manifest of the export; every slot has been read."""
+        self._let_go()
         return manifest_of(self.planned, self._written)
 
     def manifest_json(self) -> bytes:
