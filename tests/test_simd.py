@@ -190,3 +190,15 @@ def test_reductions_follow_one_tree():
         sums, maxima = _native.simd_reduce(isa, x)
         assert same_bits(sums, tree[:, 0].copy())
         assert np.array_equal(maxima, x.reshape(-1, 16).max(axis=1))
+
+
+def test_rounding_to_bfloat_goes_to_the_nearest_and_even_on_ties():
+    x = inputs(100_000, seed=8)
+    ties = (np.arange(1 << 12, dtype=np.uint32) << 17 | 0x8000).view(np.float32)
+    x = np.concatenate([x, ties])
+    word = x.view(np.uint32).astype(np.uint64)
+    expected = ((word + 0x7FFF + (word >> 16 & 1)) >> 16).astype(np.uint16)
+    for isa in ISAS:
+        found = _native.simd_to_bfloat(isa, x)
+        assert np.array_equal(found[~np.isnan(x)], expected[~np.isnan(x)])
+        assert np.all((found[np.isnan(x)] & 0x7FFF) > 0x7F80)

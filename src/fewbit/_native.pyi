@@ -285,3 +285,68 @@ def factor_hessian(
     variance: NDArray[np.float32],
     isa: str | None = None,
 ) -> bool: ...
+def simd_to_bfloat(isa: str, x: NDArray[np.float32]) -> NDArray[np.uint16]: ...
+def dequantize_rows(
+    pool: ThreadPool,
+    *,
+    levels: NDArray[np.uint8],
+    signed: bool,
+    scales: NDArray[np.float32],
+    offsets: NDArray[np.float32] | None,
+    zeros: NDArray[np.float32] | None,
+    out: NDArray[np.uint16],
+    isa: str,
+) -> None: ...
+def gather_groups(
+    pool: ThreadPool,
+    *,
+    levels: NDArray[np.uint8],
+    signed: bool,
+    scales: NDArray[np.float32],
+    zeros: NDArray[np.float32] | None,
+    gradient: NDArray[np.uint16],
+    products: NDArray[np.float32],
+    sums: NDArray[np.float32] | None,
+    isa: str,
+) -> None: ...
+def seen_softmax(
+    pool: ThreadPool, scores: NDArray[np.uint16], window: int, scale: float, isa: str
+) -> None: ...
+def seen_softmax_back(
+    pool: ThreadPool,
+    gradient: NDArray[np.uint16],
+    probabilities: NDArray[np.uint16],
+    window: int,
+    scale: float,
+    isa: str,
+) -> None: ...
+def pull_logits(
+    pool: ThreadPool,
+    *,
+    theirs: NDArray[np.uint16],
+    ours: NDArray[np.uint16],
+    shares: NDArray[np.float32],
+    divergences: NDArray[np.float32],
+    their_cap: float,
+    our_cap: float,
+    isa: str,
+) -> None: ...
+def gated(
+    pool: ThreadPool,
+    gate: NDArray[np.uint16],
+    up: NDArray[np.uint16],
+    gelu: bool,
+    out: NDArray[np.uint16],
+    isa: str,
+) -> None: ...
+def gated_back(
+    pool: ThreadPool,
+    *,
+    gradient: NDArray[np.uint16],
+    gate: NDArray[np.uint16],
+    up: NDArray[np.uint16],
+    gelu: bool,
+    towards_gate: NDArray[np.uint16],
+    towards_up: NDArray[np.uint16],
+    isa: str,
+) -> None: ...

@@ -64,6 +64,12 @@ Out<uint16_t> to_half(const std::string& isa, In<float> x) {
   return out;
 }
 
+Out<uint16_t> to_bfloat(const std::string& isa, In<float> x) {
+  auto out = new_array<uint16_t, 1>({x.size()});
+  simd_probes(isa_named(isa)).to_bfloat(x.data(), lanes_of(x.size()), out.data());
+  return out;
+}
+
 Out<int32_t> dot4(const std::string& isa, In<int32_t> acc, In<uint8_t> u, In<int8_t> s,
                   bool narrow) {
   if (acc.size() != 16 || u.size() != 64 || s.size() != 64) {
@@ -96,6 +102,7 @@ void bind_simd(nb::module_& module) {
   module.def("simd_fma", &fma, nb::arg("isa"), nb::arg("a"), nb::arg("b"), nb::arg("c"));
   module.def("simd_from_half", &from_half, nb::arg("isa"), nb::arg("halves"));
   module.def("simd_to_half", &to_half, nb::arg("isa"), nb::arg("x"));
+  module.def("simd_to_bfloat", &to_bfloat, nb::arg("isa"), nb::arg("x"));
   module.def("simd_dot4", &dot4, nb::arg("isa"), nb::arg("acc"), nb::arg("u"), nb::arg("s"),
              nb::arg("narrow"));
   module.def("simd_read", &read, nb::arg("isa"), nb::arg("x"));

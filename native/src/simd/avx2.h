@@ -154,6 +154,13 @@ struct Avx2 {
     _mm_storeu_si128(h, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     _mm_storeu_si128(h + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
+  FEWBIT_INLINE void store_low16(void* p, I32 a) {
+    const __m256i low = _mm256_set1_epi32(0xffff);
+    const __m256i words =
+        _mm256_packus_epi32(_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low));
+    // Within each 128 bits: a half of a.lo, of a.hi.
+    store_256(p, _mm256_permute4x64_epi64(words, 0xd8));
+  }
   FEWBIT_INLINE I32 load_u8_i32(const void* p) {
     const __m128i b = _mm_loadu_si128(static_cast<const __m128i*>(p));
     return {_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))};

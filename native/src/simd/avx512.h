@@ -89,6 +89,9 @@ struct Avx512 {
     _mm256_storeu_si256(static_cast<__m256i*>(p),
                         _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
+  FEWBIT_INLINE void store_low16(void* p, I32 a) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
+  }
   FEWBIT_INLINE I32 load_u8_i32(const void* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }

@@ -83,4 +83,14 @@ FEWBIT_INLINE typename S::F32 gelu_tanh(typename S::F32 x) {
   return S::mul(x, sigmoid<S>(S::mul(S::set1(0x1.988454p+0f), cubic)));
 }
 
+// 16 floats -> bf16, to nearest, ties to even; a NaN gives a NaN.
+template <class S>
+FEWBIT_INLINE void store_bf16(void* p, typename S::F32 x) {
+  const typename S::I32 word = S::bits(x);
+  const auto odd = S::bit_and(S::template shift_right<16>(word), S::set1(1));
+  const auto rounded = S::add(S::add(word, S::set1(0x7fff)), odd);
+  const auto kept = S::select(S::equal(x, x), rounded, S::set1(0x7fc00000));
+  S::store_low16(p, S::template shift_right<16>(kept));
+}
+
 }  // namespace fewbit

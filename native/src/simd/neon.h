@@ -178,6 +178,12 @@ struct Neon {
       __builtin_memcpy(static_cast<uint8_t*>(p) + 8 * i, &h, 8);
     }
   }
+  FEWBIT_INLINE void store_low16(void* p, I32 a) {
+    for (int i = 0; i < 4; ++i) {
+      const int16x4_t h = vmovn_s32(a.v[i]);
+      __builtin_memcpy(static_cast<uint8_t*>(p) + 8 * i, &h, 8);
+    }
+  }
   FEWBIT_INLINE I32 load_u8_i32(const void* p) {
     const uint8x16_t b = vld1q_u8(static_cast<const uint8_t*>(p));
     const uint16x8_t words[2] = {vmovl_u8(vget_low_u8(b)), vmovl_high_u8(b)};

@@ -171,6 +171,12 @@ struct Portable {
       std::memcpy(static_cast<uint8_t*>(p) + 2 * i, &h, 2);
     }
   }
+  FEWBIT_INLINE void store_low16(void* p, const I32& a) {
+    for (int i = 0; i < kLanes; ++i) {
+      const auto h = static_cast<uint16_t>(a.v[i]);
+      std::memcpy(static_cast<uint8_t*>(p) + 2 * i, &h, 2);
+    }
+  }
   FEWBIT_INLINE I32 load_u8_i32(const void* p) {
     return each<I32>([&](int i) { return static_cast<const uint8_t*>(p)[i]; });
   }

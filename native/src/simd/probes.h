@@ -15,6 +15,7 @@ struct SimdProbes {
   void (*fma)(const float* a, const float* b, const float* c, int64_t n, float* out);
   void (*from_half)(const uint16_t* h, int64_t n, float* out);
   void (*to_half)(const float* x, int64_t n, uint16_t* h);
+  void (*to_bfloat)(const float* x, int64_t n, uint16_t* b);
   // 64 bytes each: out[16] = acc[16] + dot4(u, s); `narrow` takes dot4_u7.
   void (*dot4)(const int32_t* acc, const uint8_t* u, const int8_t* s, bool narrow, int32_t* out);
   // sum and maximum of each run of 16.

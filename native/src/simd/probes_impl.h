@@ -57,6 +57,10 @@ struct ProbesOf {
     for (int64_t i = 0; i < n; i += kLanes) S::store_f16(h + i, S::load(x + i));
   }
 
+  static void to_bfloat(const float* x, int64_t n, uint16_t* b) {
+    for (int64_t i = 0; i < n; i += kLanes) store_bf16<S>(b + i, S::load(x + i));
+  }
+
   static void dot4(const int32_t* acc, const uint8_t* u, const int8_t* s, bool narrow,
                    int32_t* out) {
     const auto start = S::load(acc);
@@ -86,7 +90,7 @@ struct ProbesOf {
     return S::reduce_add(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
   }
 
-  static constexpr SimdProbes table{unary, fma, from_half, to_half, dot4, reduce, read};
+  static constexpr SimdProbes table{unary, fma, from_half, to_half, to_bfloat, dot4, reduce, read};
 };
 
 }  // namespace fewbit

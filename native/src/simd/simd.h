@@ -25,6 +25,7 @@
 //   dot2(acc, a, b)      acc + madd16(a, b), wrapping
 //   load_f16, load_bf16  16 halves -> F32, exact (a signalling NaN becomes quiet)
 //   store_f16            16 floats -> halves, to nearest even, subnormals and overflow included
+//   store_low16          the lower 16 bits of each lane
 //   load_u8_i32, load_i8_i32   16 bytes -> I32
 //   load_i8_i16          32 signed bytes -> the signed 16-bit halves of 16 lanes, low half first
 //   pack_i8(a, b, c, d)  64 values in -128..127 -> bytes, a's first
