@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fewbit.program import Activation, Attention
+from fewbit.runtime import torch_native
 
 ACTIVATION_RUN = 32
 """Inputs that share one dynamic scale where activations are rounded to int8."""
@@ -86,10 +87,9 @@ class Attend(torch.autograd.Function):
             queries, down = _queries(q, own), _queries(pull, own)
             p, slope = _probabilities(queries, k[kept], op, hidden)
             towards[2][kept] = p.T @ down
-            back = torch._softmax_backward_data(down @ v[kept].T, p, -1, p.dtype)
-            back = back if slope is None else back.mul_(slope)
-            towards[0][own] = _apart((back @ k[kept]).mul_(op.scale), op)
-            towards[1][kept] = (back.T @ queries).mul_(op.scale)
+            back = _scores_back(down @ v[kept].T, p, slope, op)
+            towards[0][own] = _apart(back @ k[kept], op)
+            towards[1][kept] = back.T @ queries
         return *towards, None
 
 
@@ -140,8 +140,11 @@ def _probabilities(
     queries: Tensor, keys: Tensor, op: Attention, hidden: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Return softmax weights [heads * length, length] and the slope of the soft cap."""
-    scores = (queries @ keys.T).mul_(op.scale)
-    slope = None
+    scores, slope = queries @ keys.T, None
+    if _in_one_pass(scores, op):
+        torch_native.seen_softmax(scores, op.scale, op.window)
+        return scores, None
+    scores.mul_(op.scale)
     if op.softcap is not None:
         bent = torch.tanh(scores.div_(op.softcap))
         slope, scores = 1 - bent * bent, bent * op.softcap
@@ -149,8 +152,38 @@ def _probabilities(
     return torch.softmax(scores, -1), slope
 
 
+def _scores_back(
+    gradient: Tensor, probabilities: Tensor, slope: Tensor | None, op: Attention
+) -> Tensor:
+    """Return the gradient of unscaled scores from that of their probabilities."""
+    if _in_one_pass(gradient, op):
+        torch_native.seen_softmax_back(gradient, probabilities, op.scale, op.window)
+        return gradient
+    back = torch._softmax_backward_data(gradient, probabilities, -1, gradient.dtype)
+    return (back if slope is None else back.mul_(slope)).mul_(op.scale)
+
+
+def _in_one_pass(scores: Tensor, op: Attention) -> bool:
+    return scores.dtype is torch.bfloat16 and op.softcap is None
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        ctx.gelu = activation is not Activation.SILU
+        return torch_native.gated(gate, up, gelu=ctx.gelu)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        gate, up = ctx.saved_tensors
+        return *torch_native.gated_back(gradients[0], gate, up, gelu=ctx.gelu), None
+
+
 def gated(gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
     """Return activation(gate) * up."""
+    if gate.dtype is torch.bfloat16:
+        return _Gated.apply(gate, up, activation)
     if activation is Activation.SILU:
         return functional.silu(gate) * up
     return functional.gelu(gate, approximate="tanh") * up

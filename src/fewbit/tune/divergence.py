@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from fewbit.runtime import torch_native
 from fewbit.tune.memory import CHUNK
 
 _ROWS = 32
@@ -52,8 +53,7 @@ def row_divergences(source: Outputs, student: Outputs) -> Tensor:
     found = torch.empty(len(student.states))
     for chunk in _chunks(student):
         theirs, ours = source.logits(chunk), student.logits(chunk)
-        for rows in _parts(len(ours)):
-            found[chunk][rows] = _pull(theirs[rows], ours[rows], source.cap, student.cap)[1]
+        found[chunk] = _pull(theirs, ours, torch.zeros(len(ours)), (source.cap, student.cap))
     return found
 
 
@@ -73,11 +73,8 @@ class _Divergence(torch.autograd.Function):
         total = torch.zeros(())
         for chunk in _chunks(student):
             theirs, ours = source.logits(chunk), student.logits(chunk)
-            for rows in _parts(len(ours)):
-                pull, kl = _pull(theirs[rows], ours[rows], source.cap, cap)
-                share = shares[chunk][rows]
-                total += torch.dot(kl, share)
-                ours[rows] = pull.mul_(share.unsqueeze(-1))
+            kl = _pull(theirs, ours, shares[chunk], (source.cap, cap))
+            total += torch.dot(kl, shares[chunk])
             torch.mm(ours, table, out=towards_states[chunk])
             if towards_table is not None:
                 towards_table.addmm_(ours.T, states[chunk])
@@ -92,9 +89,22 @@ class _Divergence(torch.autograd.Function):
         return towards_states * gradients[0], towards_table, None, None, None
 
 
-def _pull(
-    theirs: Tensor, ours: Tensor, their_cap: float | None, our_cap: float | None
-) -> tuple[Tensor, Tensor]:
+Caps: TypeAlias = tuple[float | None, float | None]
+"""The soft caps of the source and of the student."""
+
+
+def _pull(theirs: Tensor, ours: Tensor, shares: Tensor, caps: Caps) -> Tensor:
+    """Return the divergences of rows; `ours` becomes their gradient times the rows' shares."""
+    if ours.dtype is torch.bfloat16:
+        return torch_native.pulled(theirs, ours, shares, caps)
+    found = torch.empty(len(ours))
+    for rows in _parts(len(ours)):
+        pull, found[rows] = pull_of(theirs[rows], ours[rows], caps)
+        ours[rows] = pull.mul_(shares[rows].unsqueeze(-1))
+    return found
+
+
+def pull_of(theirs: Tensor, ours: Tensor, caps: Caps) -> tuple[Tensor, Tensor]:
     """Return the gradient of each row's divergence in the student's logits, and the divergences.
 
     With logits t and s, p = softmax(t) and q = softmax(s), the divergence is
@@ -102,7 +112,8 @@ def _pull(
     cap where there is one. log Z is t - log p at the largest logit, so each logit costs one
     exponential a side.
     """
-    t, s = _capped(theirs, their_cap), _capped(ours, our_cap)
+    our_cap = caps[1]
+    t, s = _capped(theirs, caps[0]), _capped(ours, our_cap)
     p, q = torch.softmax(t, -1), torch.softmax(s, -1)
     constants = _log_sum(t, p) - _log_sum(s, q)
     slope = None if our_cap is None else 1 - (s / our_cap) ** 2

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fewbit.formats.grid import Grid, GridLayout, Offset, join, split
 from fewbit.formats.spec import QuantTensor
+from fewbit.runtime import torch_native
 from fewbit.tune.latent import STORED_SCALE, Latent, as_integers, latent
 
 _PIECE = 1 << 18
@@ -46,6 +47,11 @@ class GridMatrix:
         self.latents = _latents(grid)
         """By name: scale, steps, offset, offset_steps, as `Grid` has them."""
         self.collector: Collector | None = None
+
+    @property
+    def group(self) -> int:
+        """Columns that share a scale."""
+        return self.layout.group
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -117,6 +123,8 @@ class _Dequantize(torch.autograd.Function):
         ctx.save_for_backward(scales, offsets, zeros)
         ctx.matrix, ctx.rows = matrix, rows
         levels = matrix.levels if rows is None else matrix.levels[rows]
+        if arithmetic is torch.bfloat16 and not matrix.group % torch_native.LANES:
+            return torch_native.dequantized(levels, scales, offsets, zeros)
         out = torch.empty(levels.shape, dtype=arithmetic)
         for piece in pieces(levels.shape):
             values = _centred(levels[piece], zeros, piece, scales.shape[1])
@@ -131,18 +139,28 @@ class _Dequantize(torch.autograd.Function):
         scales, offsets, zeros = ctx.saved_tensors
         gradient, matrix, rows = gradients[0], ctx.matrix, ctx.rows
         levels = matrix.levels if rows is None else matrix.levels[rows]
-        towards_scale, sums = torch.empty_like(scales), None
-        if offsets is not None or zeros is not None:
-            sums = torch.empty_like(scales)
-        for piece in pieces(levels.shape):
-            pull = gradient[piece].float().unflatten(1, (scales.shape[1], -1))
-            if sums is not None:
-                torch.sum(pull, -1, out=sums[piece])
-            centred = _centred(levels[piece], zeros, piece, scales.shape[1])
-            torch.sum(centred.mul_(pull), -1, out=towards_scale[piece])
+        gather = _gathered
+        if gradient.dtype is torch.bfloat16 and not matrix.group % torch_native.LANES:
+            gather = torch_native.gathered
+        shifted = offsets is not None or zeros is not None
+        towards_scale, sums = gather(levels, scales, zeros, gradient, sums=shifted)
         _hand_over(matrix.collector, rows, gradient)
         towards_zero = None if zeros is None or sums is None else -sums * scales
         return towards_scale, None if offsets is None else sums, towards_zero, None, None, None
+
+
+def _gathered(
+    levels: Tensor, scales: Tensor, zeros: Tensor | None, gradient: Tensor, *, sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return what `torch_native.gathered` does, of gradients of any type."""
+    products, totals = torch.empty_like(scales), torch.empty_like(scales) if sums else None
+    for piece in pieces(levels.shape):
+        pull = gradient[piece].float().unflatten(1, (scales.shape[1], -1))
+        if totals is not None:
+            torch.sum(pull, -1, out=totals[piece])
+        centred = _centred(levels[piece], zeros, piece, scales.shape[1])
+        torch.sum(centred.mul_(pull), -1, out=products[piece])
+    return products, totals
 
 
 def pieces(shape: torch.Size) -> Iterator[slice]:
