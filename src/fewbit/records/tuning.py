@@ -55,6 +55,8 @@ class TuneRecord(Record, frozen=True, kw_only=True):
     batch: int
     rate: float
     code_rate: float
+    pace: float = 1.0
+    """The factor of `rate`: the relative error of the weights at the start over the usual one."""
     seed: int
     windows: int
     held_out: int

@@ -190,6 +190,7 @@ def _record(
         batch=settings.batch,
         rate=settings.rate,
         code_rate=settings.code_rate,
+        pace=training.pace,
         seed=settings.seed,
         windows=len(lengths) - sum(len(look) for look in lesson.held_out),
         held_out=sum(len(look) for look in lesson.held_out),

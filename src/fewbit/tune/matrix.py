@@ -68,6 +68,10 @@ class GridMatrix:
         scales = (None if part is None else part[flat] for part in self._scales())
         return _Dequantize.apply(*scales, self, flat, torch.float32).reshape(*rows.shape, -1)
 
+    def scales(self) -> Tensor:
+        """Return the effective scales, float32 [rows, groups]."""
+        return self._scales()[0]
+
     def exported(self) -> QuantTensor:
         """Return the tensor as it stands, in the format it came in."""
         parts = {name: part.exported().numpy() for name, part in self.latents.items()}

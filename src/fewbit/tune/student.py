@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -35,6 +36,8 @@ class Student:
         self.vectors: dict[Slot, Latent] = {}
         self.fixed: list[FixedTensor] = []
         """What is not trained, and why."""
+        self.exact = 0
+        """Weights of the matrices among it."""
         for slot, tensor in start.items():
             self._take(slot, tensor)
         left = {entry.slot: start[entry.slot] for entry in self.fixed}
@@ -87,6 +90,7 @@ class Student:
         except UnsupportedError:
             reason = f"{tensor.spec.name} has no scales per row or group to train"
             self.fixed.append(FixedTensor(slot=slot, reason=reason))
+            self.exact += math.prod(tensor.shape)
             return
         self.matrices[slot] = GridMatrix(tensor)
 

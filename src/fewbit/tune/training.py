@@ -22,6 +22,7 @@ from fewbit.tune.adam import RelativeAdam, falling
 from fewbit.tune.checkpoint import Standing
 from fewbit.tune.codes import LatentCodes
 from fewbit.tune.divergence import Outputs, divergence, row_divergences
+from fewbit.tune.pace import pace
 from fewbit.tune.settings import (
     Job,
     Precision,
@@ -69,6 +70,7 @@ class Training:
             program, self.student, arithmetic, rounded=self._rounded, recompute=recompute
         )
         self._adam = RelativeAdam(self.student.latents())
+        self.pace = pace(self.student.matrices.values(), self.student.exact)
         self.codes = _latent_codes(self.student, settings.what, arithmetic)
         self.best: Mapping[Slot, QuantTensor] = start
         """The tensors with the least held-out divergence."""
@@ -104,7 +106,7 @@ class Training:
         _require_finite(loss, f"after {number} steps of tuning")
         loss.backward()
         share = falling(number, settings.steps, settings.warmup)
-        self._adam.step(number + 1, share * settings.rate)
+        self._adam.step(number + 1, share * settings.rate * self.pace)
         for codes in self.codes.values():
             codes.step(number + 1, share * settings.code_rate)
         self.standing = self.standing.after_step()
