@@ -20,15 +20,18 @@ def test_every_built_in_recipe_names_real_formats(name):
         assert [r.activations.value for r in recipe.rules] == ["int8-token", "int8", "int8"]
         return
     if name != "rtn-fp8":
-        start = "awq" if recipe.transforms else recipe.method
-        assert name.removesuffix("-wo") == f"{start}-{recipe.rules[0].format}"
+        solved = name.removeprefix("awq-") if recipe.transforms else name
+        assert solved.removesuffix("-wo") in {
+            f"{recipe.method}-{recipe.rules[0].format}",
+            recipe.rules[0].format if recipe.method == "imatrix" else "",
+        }
     weight_only = Activations.BF16 if name.endswith("-wo") else Activations.INT8
     assert {rule.activations for rule in recipe.rules} == {weight_only}
 
 
 def test_every_combination_of_the_grammar_is_there():
     names = built_in_names()
-    assert len(names) == len(set(names)) == (len(METHODS) + 1) * (7 * 4 * 2 * 2 + 12) + 4
+    assert len(names) == len(set(names)) == (len(METHODS) + 3) * (7 * 4 * 2 * 2 + 12) + 4
     for name in ("rtn-int4-g32", "rtn-int8-row-asym", "rtn-int4-g32-wo", "gptq-q4_k"):
         assert name in names
 
@@ -38,6 +41,9 @@ def test_awq_rescales_before_scales_are_searched():
     assert recipe.transforms == ("awq",)
     assert recipe.method == "imatrix"
     assert not any(built_in(f"{method}-int4-g128").transforms for method in METHODS)
+    behind = built_in("awq-gptq-refined-q4_0")
+    assert (behind.transforms, behind.method) == (("awq",), "gptq-refined")
+    assert built_in("awq-gptq-int4-g32").method == "gptq"
     assert built_in("smoothquant-w8a8").transforms == ("smoothquant",)
     assert built_in("rotated-w8a8").transforms[-2:] == ("rotate-mlp", "smoothquant")
 

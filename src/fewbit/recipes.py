@@ -12,7 +12,8 @@ GGUF type does not, the type of 32 that llama.cpp takes instead, and where that 
 tensor is kept. All are recorded. `rtn-fp8` puts every matrix in fp8_e4m3 with a scale per row. The
 ending `-wo` ("weight-only", of integers in groups or rows) has layers round their inputs to bf16
 instead of int8. `awq-<format>` rescales channels by AWQ's search, then searches scales weighted by
-the importance of inputs (the method `imatrix`, in the place of the paper's clipping).
+the importance of inputs (the method `imatrix`, in the place of the paper's clipping);
+`awq-gptq-<format>` and `awq-gptq-refined-<format>` solve by those methods instead.
 `<rtn|smoothquant|rotated>-w8a8` puts everything in int8 by row, and the inputs of the layers in
 int8 by token: plainly, after SmoothQuant's rescale, or after rotations of the residual stream, the
 heads and inside the MLP and that rescale.
@@ -65,6 +66,9 @@ _W8A8 = {
 """The transforms of recipes for int8 weights and activations."""
 _AWQ = "awq-"
 _AWQ_METHOD = "imatrix"
+"""Behind AWQ, where the name has no method."""
+_BEHIND_AWQ = ("gptq", "gptq-refined")
+"""The methods that a name may have behind `awq-`."""
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
 _LARGEST_FILE = 1 << 20
 
@@ -72,7 +76,7 @@ _LARGEST_FILE = 1 << 20
 def built_in_names() -> tuple[str, ...]:
     """Return the name of every built-in recipe."""
     affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
-    starts = (*METHODS, _AWQ.removesuffix("-"))
+    starts = (*METHODS, _AWQ.removesuffix("-"), *(f"{_AWQ}{method}" for method in _BEHIND_AWQ))
     integers = [f"{start}-{form}" for start in starts for form in affine]
     blocks = [f"{start}-{form}" for start in starts for form in (*_BLOCKS, *_SUPER_BLOCKS)]
     return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8, *_W8A8)
@@ -89,20 +93,27 @@ def built_in(name: str) -> Recipe:
         offer = f"did you mean {' or '.join(near)}?" if near else "one is rtn-int4-g32."
         raise UnsupportedError(
             f"There is no recipe '{name}'; {offer} Recipes are <method>-<format>, a method of "
-            f"{', '.join(METHODS)} (or awq) and a format int<2..8>-<g32|g64|g128|row>[-asym][-wo] "
+            f"{', '.join(METHODS)} (or awq, awq-gptq, awq-gptq-refined) and a format "
+            "int<2..8>-<g32|g64|g128|row>[-asym][-wo] "
             f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or {', '.join((*_W8A8, _FP8))}, or the "
             "path of a .toml file."
         )
     if name in _W8A8:
         return Recipe(name=name, method="rtn", rules=_w8a8_rules(), transforms=_W8A8[name])
     transforms = ("awq",) if name.startswith(_AWQ) else ()
-    solved = f"{_AWQ_METHOD}-{name.removeprefix(_AWQ)}" if transforms else name
+    solved = _behind_awq(name.removeprefix(_AWQ)) if transforms else name
     method = _method_of(solved)
     form = solved.removesuffix(_WEIGHT_ONLY).removeprefix(f"{method}-")
     rules = _rules(form)
     if name.endswith(_WEIGHT_ONLY):
         rules = tuple(replace(rule, activations=Activations.BF16) for rule in rules)
     return Recipe(name=name, method=method, rules=rules, transforms=transforms)
+
+
+def _behind_awq(name: str) -> str:
+    """Return the name with its method, which is AWQ's own where it has none."""
+    named = name.startswith(tuple(f"{method}-" for method in _BEHIND_AWQ))
+    return name if named else f"{_AWQ_METHOD}-{name}"
 
 
 def _method_of(name: str) -> str:

@@ -29,7 +29,7 @@ def export(  # noqa: PLR0913
 
     Args:
         model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
-        to: The format: gguf, hf, compressed-tensors, gptq, awq or torchao.
+        to: The format: gguf, hf, compressed-tensors, gptq, gptq_v2, awq or torchao.
         out: What is written: a file for gguf, a folder for the others.
         plan: Print what would be written, and what that would cost, and write nothing.
         requantize: Allow formats that do not hold every value of the source's.

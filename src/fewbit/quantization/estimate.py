@@ -1,8 +1,8 @@
 """What carrying a plan out takes: memory, disk and time, from headers alone.
 
 Bytes follow from shapes. Seconds are operations over the rate of a product of matrices that is
-timed here and now, times the share of it that each kind of work reaches; the shares were measured
-once (SmolLM2-135M on two cores of Zen 5) and are the rough part: within a factor of two or so.
+timed here and now, times the share of it that each kind of work reaches. The shares are the rough
+part: derived from single earlier runs, not fitted, and far too slow beside other work.
 """
 
 from __future__ import annotations
