@@ -15,7 +15,7 @@ from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.formats.registry import BLOCK_FORMATS, decode, encode, encoded_bytes
 from fewbit.formats.spec import BlockSpec, QuantTensor
-from fewbit.quantization.writing import GGUF_FILE_TYPES
+from fewbit.model.gguf_metadata import file_type
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def rewrite(source: Path, out: Path, form: str) -> None:
 
         facts = checkpoint.facts
         assert isinstance(facts, GgufFacts)
-        file_type = {"general.file_type": (ValueType.UINT32, GGUF_FILE_TYPES[form])}
-        write_gguf(out, overlay(facts, file_type), list(infos.values()), read)
+        kind = {"general.file_type": (ValueType.UINT32, file_type({form: 1}))}
+        write_gguf(out, overlay(facts, kind), list(infos.values()), read)
 
 
 def _as(spec: BlockSpec, info: TensorInfo) -> TensorInfo:

@@ -29,8 +29,8 @@ from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.formats.grid import split
 from fewbit.formats.registry import BF16, F32, FLOATS, decode, encode, encoded_bytes
 from fewbit.formats.spec import QuantTensor
+from fewbit.model.gguf_metadata import file_type
 from fewbit.model.weights import source_of
-from fewbit.quantization.writing import GGUF_FILE_TYPES
 
 RANGE = 0.25
 """A channel's factor is e^u, u uniform in [-RANGE, RANGE]; 0 leaves the noise alone."""
@@ -60,8 +60,8 @@ def move_off_grid(source: Path, out: Path, seed: int = 0, spread: float = RANGE)
 
         facts = checkpoint.facts
         assert isinstance(facts, GgufFacts)
-        file_type = {"general.file_type": (ValueType.UINT32, GGUF_FILE_TYPES["bf16"])}
-        write_gguf(out, overlay(facts, file_type), list(infos.values()), read)
+        kind = {"general.file_type": (ValueType.UINT32, file_type({BF16.name: 1}))}
+        write_gguf(out, overlay(facts, kind), list(infos.values()), read)
 
 
 def draw_rescale(checkpoint: GgufCheckpoint, seed: int, spread: float = RANGE) -> Rescale:
