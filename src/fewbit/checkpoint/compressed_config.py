@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from fewbit.checkpoint.name_patterns import name_pattern
+from fewbit.checkpoint.packed_folder import stated_config
 from fewbit.errors import BadFileError, UnsupportedError
 
 METHOD = "compressed-tensors"
@@ -97,13 +98,7 @@ def read_config(stated: Mapping[str, Any], owner: str) -> Config:
         BadFileError: a field has another type than it must.
         UnsupportedError: weights are sparse, or meant for rotated activations.
     """
-    try:
-        config = msgspec.convert(dict(stated), Config)
-    except msgspec.ValidationError as error:
-        raise BadFileError(
-            f"{owner}: the quantization_config of {METHOD} cannot be read ({error}); get the file "
-            "again from its publisher."
-        ) from None
+    config = stated_config(stated, Config, METHOD, owner)
     _refuse_sparsity(config, owner)
     if config.transform_config and config.transform_config.get("config_groups"):
         raise UnsupportedError(

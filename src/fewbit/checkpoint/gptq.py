@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.arrays import bad_tensor, floats_of, info_of, integers_of, require_shape
 from fewbit.checkpoint.detect import CONFIG
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
-from fewbit.checkpoint.packed_folder import QUANTIZATION, PackedFolder
+from fewbit.checkpoint.packed_folder import QUANTIZATION, PackedFolder, stated_config
 from fewbit.checkpoint.packed_weight import IntegerWeight, checked_groups, integer_weight
 from fewbit.errors import BadFileError, UnsupportedError
 from fewbit.formats.words import WORD, from_words, unpack_across
@@ -156,13 +156,7 @@ def open_gptq(folder: HuggingFaceCheckpoint) -> PackedFolder:
 
 def _read_config(folder: HuggingFaceCheckpoint) -> Config:
     owner = folder.path / CONFIG
-    try:
-        config = msgspec.convert(dict(folder.facts.config[QUANTIZATION]), Config)
-    except msgspec.ValidationError as error:
-        raise BadFileError(
-            f"{owner}: the quantization_config of GPTQ cannot be read ({error}); get the file "
-            "again from its publisher."
-        ) from None
+    config = stated_config(folder.facts.config[QUANTIZATION], Config, "GPTQ", owner)
     if config.label not in (V1, V2):
         raise UnsupportedError(
             f"{owner}: the GPTQ layout {config.label[:40]!a} is not supported; supported are {V1} "

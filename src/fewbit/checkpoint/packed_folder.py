@@ -7,18 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
 
 from fewbit.checkpoint.checkpoint import HuggingFaceFacts, TensorInfo
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
 from fewbit.checkpoint.mapped import ClosedByWith
 from fewbit.checkpoint.missing import missing_tensor
 from fewbit.checkpoint.packed_weight import PackedWeight
+from fewbit.errors import BadFileError
 from fewbit.formats.spec import QuantTensor
 from fewbit.records.kv import KvScales
 from fewbit.records.loading import FileStamp
 
 QUANTIZATION = "quantization_config"
 """Where config.json says how the weights are packed."""
+
+ConfigT = TypeVar("ConfigT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,29 @@ class PackedFolder(ClosedByWith):
         if name not in self._infos:
             raise missing_tensor(self.path, name, self._infos)
         return name
+
+
+def stated_config(
+    stated: Mapping[str, Any], kind: type[ConfigT], method: str, owner: object
+) -> ConfigT:
+    """Return a `quantization_config` as a record.
+
+    Args:
+        stated: what config.json says.
+        kind: the record; fields that it does not have are not read.
+        method: the tool's name, for messages.
+        owner: the file, for messages.
+
+    Raises:
+        BadFileError: a field is missing or has another type than it must.
+    """
+    try:
+        return msgspec.convert(dict(stated), kind)
+    except msgspec.ValidationError as error:
+        raise BadFileError(
+            f"{owner}: the quantization_config of {method} cannot be read ({error}); get the file "
+            "again from its publisher."
+        ) from None
 
 
 def _infos(
