@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.awq import GEMM, METHOD
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.export.folder import left_out
-from fewbit.export.grouped import WORD, LayerIntegers, common_group, in_groups, integers_near
+from fewbit.export.grouped import (
+    WORD,
+    LayerIntegers,
+    common_group,
+    in_groups,
+    integers_near,
+    written_group,
+)
 from fewbit.export.layers import (
     float_holding,
     is_table,
@@ -84,8 +91,7 @@ class AwqTarget:
         packed = packed_slots(formats)
         names = {slot: formats[slot].name if slot in packed else "floats" for slot in formats}
         said = [mixed_fusions(names)]
-        specs = [formats[slot] for slot in packed]
-        group = specs[0].group_size if specs and isinstance(specs[0], QuantSpec) else None
+        group = written_group(formats[slot] for slot in packed)
         if group not in _GROUPS:
             said.append(f"vLLM's kernels on CUDA have groups of 32, 64 and 128, not {group}.")
         return tuple(filter(None, said))
@@ -110,8 +116,7 @@ def awq(settings: ExportSettings) -> AwqTarget:
 
 
 def _config(source: ModelSource, formats: Mapping[Slot, NumberFormat]) -> dict[str, Any]:
-    specs = [formats[slot] for slot in packed_slots(formats)]
-    group = specs[0].group_size if specs and isinstance(specs[0], QuantSpec) else None
+    group = written_group(formats[slot] for slot in packed_slots(formats))
     return {
         "quant_method": METHOD,
         "bits": _BITS,

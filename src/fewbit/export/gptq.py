@@ -20,7 +20,14 @@ from fewbit.checkpoint.gptq import METHOD, V1, V2
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.errors import UnsupportedError
 from fewbit.export.folder import left_out
-from fewbit.export.grouped import WORD, LayerIntegers, common_group, in_groups, integers_near
+from fewbit.export.grouped import (
+    WORD,
+    LayerIntegers,
+    common_group,
+    in_groups,
+    integers_near,
+    written_group,
+)
 from fewbit.export.layers import (
     float_holding,
     is_table,
@@ -161,12 +168,11 @@ def _config(
     counts = Counter(spec.bits for spec in specs.values() if isinstance(spec, QuantSpec))
     bits = counts.most_common(1)[0][0] if counts else 4
     first = next(iter(specs.values()), None)
-    group = first.group_size if isinstance(first, QuantSpec) else None
     return {
         "quant_method": METHOD,
         "checkpoint_format": label,
         "bits": bits,
-        "group_size": group or -1,
+        "group_size": written_group(specs.values()) or -1,
         "sym": not isinstance(first, QuantSpec) or first.symmetric,
         "desc_act": False,
         "lm_head": False,

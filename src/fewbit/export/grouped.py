@@ -49,6 +49,11 @@ def common_group(specs: Iterable[QuantSpec]) -> int | None:
     return min((s.group_size for s in specs if s.group_size is not None), default=None)
 
 
+def written_group(packed: Iterable[NumberFormat]) -> int | None:
+    """Return the one group size of packed matrices; None for rows, or where there are none."""
+    return next((form.group_size for form in packed if isinstance(form, QuantSpec)), None)
+
+
 def in_groups(spec: QuantSpec, group: int | None) -> QuantSpec:
     """Return a format with scales for groups of that size, or for rows."""
     where = Granularity.ROW if group is None else Granularity.GROUP
