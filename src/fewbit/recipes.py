@@ -46,7 +46,7 @@ _HEAD_BITS = 6
 _EMBEDDING_BITS = 4
 _BLOCKS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl")
 """GGUF types of 32 inputs a block."""
-_SUPER_BLOCKS = {
+SUPER_BLOCKS = {
     "q2_k": "q4_0",
     "q3_k": "q4_0",
     "q4_k": "q5_0",
@@ -78,7 +78,7 @@ def built_in_names() -> tuple[str, ...]:
     affine = [f"int{bits}-{where}{zero}" for bits in _BITS for where in _WHERE for zero in _ZEROS]
     starts = (*METHODS, _AWQ.removesuffix("-"), *(f"{_AWQ}{method}" for method in _BEHIND_AWQ))
     integers = [f"{start}-{form}" for start in starts for form in affine]
-    blocks = [f"{start}-{form}" for start in starts for form in (*_BLOCKS, *_SUPER_BLOCKS)]
+    blocks = [f"{start}-{form}" for start in starts for form in (*_BLOCKS, *SUPER_BLOCKS)]
     return (*integers, *(f"{name}{_WEIGHT_ONLY}" for name in integers), *blocks, _FP8, *_W8A8)
 
 
@@ -95,7 +95,7 @@ def built_in(name: str) -> Recipe:
             f"There is no recipe '{name}'; {offer} Recipes are <method>-<format>, a method of "
             f"{', '.join(METHODS)} (or awq, awq-gptq, awq-gptq-refined) and a format "
             "int<2..8>-<g32|g64|g128|row>[-asym][-wo] "
-            f"or {', '.join((*_BLOCKS, *_SUPER_BLOCKS))}; or {', '.join((*_W8A8, _FP8))}, or the "
+            f"or {', '.join((*_BLOCKS, *SUPER_BLOCKS))}; or {', '.join((*_W8A8, _FP8))}, or the "
             "path of a .toml file."
         )
     if name in _W8A8:
@@ -239,7 +239,7 @@ def _w8a8_rules() -> tuple[Rule, ...]:
 def _rules(form: str) -> tuple[Rule, ...]:
     if form == _FP8.removeprefix("rtn-"):
         return tuple(Rule(role=role, format="fp8_e4m3-row") for role in Role)
-    is_block = form in _BLOCKS or form in _SUPER_BLOCKS
+    is_block = form in _BLOCKS or form in SUPER_BLOCKS
     return _block_rules(form) if is_block else _affine_rules(form)
 
 
@@ -269,4 +269,4 @@ def _block_rules(form: str) -> tuple[Rule, ...]:
 
 
 def _block_fallback(form: str) -> tuple[str, ...]:
-    return (_SUPER_BLOCKS[form], KEEP) if form in _SUPER_BLOCKS else (KEEP,)
+    return (SUPER_BLOCKS[form], KEEP) if form in SUPER_BLOCKS else (KEEP,)

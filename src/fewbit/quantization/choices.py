@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fewbit.program import Slot
 from fewbit.quantization.knapsack import Option
+from fewbit.recipes import SUPER_BLOCKS
 
 GGUF_FORMATS = (
     "q2_k",
@@ -45,16 +46,6 @@ FOLDER_FORMATS = (
 )
 """What a folder's matrices may become."""
 
-FALLBACKS = {
-    "q2_k": "q4_0",
-    "q3_k": "q4_0",
-    "q4_k": "q5_0",
-    "q5_k": "q5_1",
-    "q6_k": "q8_0",
-    "iq4_xs": "iq4_nl",
-}
-"""What takes the place of a type whose blocks of 256 do not divide a row, as in llama.cpp."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -67,7 +58,7 @@ class Group:
 
     def index(self, name: str) -> int | None:
         """Return the place of a format or its fallback; None where neither fits its matrices."""
-        for tried in (name, FALLBACKS.get(name, name)):
+        for tried in (name, SUPER_BLOCKS.get(name, name)):
             if tried in self.formats:
                 return self.formats.index(tried)
         return None
