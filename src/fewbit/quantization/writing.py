@@ -125,6 +125,8 @@ class _Run:
         self._parts = _parts_by_name(planned)
         self._entries: dict[tuple[str, Slot], TensorEntry] = {}
         self._digests: dict[str, str] = {}
+        self._mapped: PlannedTensor | None = None
+        """What was read last: the writer may still look at its pages."""
 
     def infos(self) -> list[TensorInfo]:
         """Describe the tensors of the artefact, in the source's order."""
@@ -135,16 +137,23 @@ class _Run:
         return join_rows([self._read(tensor) for tensor in self._parts[name]])
 
     def _read(self, tensor: PlannedTensor) -> QuantTensor:
-        """Return a tensor or a part of one and record it; the source's pages are let go."""
+        """Return a tensor or a part of one and record it; the pages of the last are let go."""
+        self._let_go()
+        self._mapped = tensor
         solved = self._solved(tensor)
         self._entries[tensor.source.name, tensor.slot] = self._entry(tensor, solved)
-        self.source.checkpoint.release(tensor.source.name)
-        self.made.release(tensor.slot)
         self._progress(tensor)
         return solved.tensor
 
+    def _let_go(self) -> None:
+        if self._mapped is not None:
+            self.source.checkpoint.release(self._mapped.source.name)
+            self.made.release(self._mapped.slot)
+            self._mapped = None
+
     def manifest(self) -> Manifest:
         """Return the record of the whole; every tensor of the artefact has been read."""
+        self._let_go()
         planned = self.planned
         entries = [
             self._entries.get((t.source.name, t.slot)) or self._absent(t) for t in planned.tensors
