@@ -5,7 +5,9 @@ from collections import Counter, OrderedDict
 import numpy as np
 
 from fewbit.runtime.step import PAGE
-from fewbit.speculate.drafts import Proposal
+from fewbit.sampling import SamplingParams, TokenSampler
+from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.speculate.verifier import Verifier
 
 
 class FakeExecutor:
@@ -95,18 +97,30 @@ class FakeDecoder:
         return held
 
 
+def draft_query(sequence, tokens, length, *, params=None, verifier=Verifier.MATCH, **fields):
+    """Ask as an engine does, for a sequence that is all prompt."""
+    sampler = TokenSampler(params or SamplingParams(), seed=1, sample=sequence, prompt=tokens)
+    return DraftQuery(sequence, tokens, length, sampler, verifier, **fields)
+
+
 class FixedDraft:
     """Proposes what a function of the tokens so far says."""
 
     name = "fixed"
 
-    def __init__(self, choose, context=None):
+    def __init__(self, choose, context=None, shares_store=False):
         self.context = context
+        self.shares_store = shares_store
+        self.queries = []
         self.released = []
         self.asked = OrderedDict()
         self._choose = choose
 
+    def pending(self, query):
+        return 0
+
     def propose(self, queries):
+        self.queries += queries
         for query in queries:
             self.asked.setdefault(query.sequence, []).append((len(query.tokens), query.length))
         return [Proposal(tuple(self._choose(list(q.tokens), q.length))) for q in queries]

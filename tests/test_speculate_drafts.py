@@ -1,11 +1,15 @@
 """The n-gram draft against a search of the whole context, and what it costs."""
 
+import numpy as np
 import pytest
+from fakes import draft_query
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fewbit.errors import UsageError
-from fewbit.speculate.drafts import DraftQuery, NgramDraft
+from fewbit.sampling import SamplingParams
+from fewbit.speculate.drafts import NgramDraft
+from fewbit.speculate.verifier import Verifier, verifier_for
 
 
 def searched(tokens, length, longest, shortest):
@@ -31,21 +35,21 @@ def test_the_incremental_index_equals_a_search(tokens, cuts, length, longest, sh
     shortest = min(shortest, longest)
     draft = NgramDraft(longest=longest, shortest=shortest)
     for cut in [*sorted(c for c in cuts if c < len(tokens)), len(tokens)]:
-        found = draft.propose([DraftQuery(0, tokens[:cut], length)])[0]
+        found = draft.propose([draft_query(0, tokens[:cut], length)])[0]
         assert found.tokens == searched(tokens[:cut], length, longest, shortest)
 
 
 def test_a_batch_keeps_its_sequences_apart():
     draft = NgramDraft(longest=1, shortest=1)
-    queries = [DraftQuery(0, [1, 2, 1], 1), DraftQuery(1, [1, 3, 1], 1), DraftQuery(2, [9], 1)]
+    queries = [draft_query(0, [1, 2, 1], 1), draft_query(1, [1, 3, 1], 1), draft_query(2, [9], 1)]
     assert [p.tokens for p in draft.propose(queries)] == [(2,), (3,), ()]
 
 
 def test_a_released_sequence_is_forgotten():
     draft = NgramDraft(longest=1, shortest=1)
-    draft.propose([DraftQuery(0, [1, 2, 1], 1)])
+    draft.propose([draft_query(0, [1, 2, 1], 1)])
     draft.release(0)
-    assert draft.propose([DraftQuery(0, [5, 2], 1)])[0].tokens == ()
+    assert draft.propose([draft_query(0, [5, 2], 1)])[0].tokens == ()
 
 
 class Counted(list):
@@ -62,10 +66,10 @@ class Counted(list):
 def test_a_tokens_cost_does_not_grow_with_the_context():
     tokens = Counted(i % 97 for i in range(5000))
     draft = NgramDraft(longest=4, shortest=2)
-    draft.propose([DraftQuery(0, tokens, 4)])
+    draft.propose([draft_query(0, tokens, 4)])
     tokens.read = 0
     tokens.append(1)
-    draft.propose([DraftQuery(0, tokens, 4)])
+    draft.propose([draft_query(0, tokens, 4)])
     assert tokens.read < 40
 
 
@@ -73,3 +77,25 @@ def test_a_tokens_cost_does_not_grow_with_the_context():
 def test_sizes_that_cannot_be_are_refused(longest, shortest):
     with pytest.raises(UsageError, match="shortest"):
         NgramDraft(longest=longest, shortest=shortest)
+
+
+def test_a_fork_remembers_apart():
+    query = draft_query(0, [1, 2], 1, params=SamplingParams(frequency_penalty=1.0, seed=3))
+    logits = np.zeros(4, np.float32)
+    before = query.sampler.probabilities(logits)
+    fork = query.sampler.fork()
+    fork.remember([3])
+    assert fork.probabilities(logits)[3] < before[3]
+    assert np.array_equal(query.sampler.probabilities(logits), before)
+
+
+@pytest.mark.parametrize(
+    ("params", "verifier"),
+    [
+        (SamplingParams(), Verifier.BLOCK),
+        (SamplingParams(seed=0), Verifier.MATCH),
+        (SamplingParams(temperature=0), Verifier.MATCH),
+    ],
+)
+def test_a_seed_or_a_greedy_request_asks_for_the_plain_output(params, verifier):
+    assert verifier_for(params) is verifier

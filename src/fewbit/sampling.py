@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -228,6 +229,12 @@ class TokenSampler:
         )
         if params.penalized:
             self.native.remember(list(prompt), generated=False)
+
+    def fork(self) -> TokenSampler:
+        """Return a copy that draws the same and forgets apart, as a draft needs it."""
+        copied = copy(self)
+        copied.native = self.native.fork()
+        return copied
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Add generated tokens that another sampler drew; `sample_blocks` adds its own."""

@@ -152,6 +152,7 @@ void bind_sampling(nb::module_& module) {
             }
           },
           "tokens"_a, nb::kw_only(), "generated"_a)
+      .def("fork", [](const TokenSampler& self) { return TokenSampler(self); })
       .def("probabilities", &probabilities, "logits"_a, "vocabulary"_a, "isa"_a = nb::none());
   nb::class_<SamplingThreads>(module, "SamplingThreads")
       .def(nb::init<std::shared_ptr<ThreadPool>>(), "pool"_a.none())

@@ -9,6 +9,7 @@ from fewbit.engine.request import Generation, Speculation
 from fewbit.sampling import Drawn
 from fewbit.speculate.drafts import DraftQuery
 from fewbit.speculate.length import DraftLength, StepCosts
+from fewbit.speculate.verifier import verifier_for
 
 MEASURED_PLAIN_STEPS = 2
 """A generation's first decoding steps run without a draft, so that its plain speed is known."""
@@ -41,9 +42,7 @@ class Drafting:
         if not asked:
             return {}
         begun = self._clock()
-        proposals = self.speculation.draft.propose(
-            [DraftQuery(g.number, g.tokens, length) for g, length in asked]
-        )
+        proposals = self.speculation.draft.propose([_query(g, length) for g, length in asked])
         seconds = self._clock() - begun
         if drafted := sum(len(proposal.tokens) for proposal in proposals):
             self.costs.observe_draft(drafted, seconds)
@@ -92,4 +91,28 @@ class Drafting:
                 "without it"
             )
             return 0
-        return min(wanted, generation.most - count)
+        wanted = min(wanted, generation.most - count)
+        if self.speculation.draft.shares_store:
+            return _with_pages(generation, wanted)
+        return wanted
+
+
+def _query(generation: Generation, length: int) -> DraftQuery:
+    return DraftQuery(
+        sequence=generation.number,
+        tokens=generation.tokens,
+        length=length,
+        sampler=generation.sampler,
+        verifier=verifier_for(generation.request.params),
+        pages=generation.table.array,
+        computed=generation.computed,
+    )
+
+
+def _with_pages(generation: Generation, length: int) -> int:
+    """Hold pages for a draft of `length` tokens; return 0 where the store is short of them."""
+    end = len(generation.tokens) + length
+    if length <= 0 or not generation.table.can_grow(end):
+        return 0
+    generation.table.grow(end)
+    return length

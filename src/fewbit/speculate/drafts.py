@@ -6,44 +6,66 @@ A draft decides how fast generation is, never what it says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
+from fewbit.sampling import TokenSampler
+from fewbit.speculate.verifier import Verifier
+
+_NO_PAGES: NDArray[np.int32] = np.empty(0, np.int32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DraftQuery:
     """One sequence that wants a draft.
 
     `tokens` are all of its tokens so far, the last one included; `sequence` names it from call to
     call, so that a draft can keep what it knows of it. At most `length` tokens are wanted.
+
+    `sampler` is the sequence's own and not to be changed: a draft that draws does so with a
+    `fork()` of it, so that penalties, bias, masks, temperature and truncation are one pipeline for
+    both sides. `verifier` says how the proposal will be judged, and so which random numbers it is
+    to be drawn with.
+
+    `pages` int32 are the sequence's pages in the target's KV store, where the first `computed`
+    tokens have their keys. They have room for the rest and for `length` drafted ones where the
+    draft `shares_store`: what it writes there from `computed` on is provisional, and the target
+    writes over it.
     """
 
     sequence: int
     tokens: Sequence[int]
     length: int
+    sampler: TokenSampler
+    verifier: Verifier
+    pages: NDArray[np.int32] = field(default_factory=lambda: _NO_PAGES)
+    computed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
     """Drafted tokens, perhaps none.
 
-    `probabilities` float32 [tokens, V] is what each was drawn from; None where the draft is
-    deterministic, so that its distribution is a point mass.
+    `probabilities` float32 [tokens, n] is what each was drawn from: a distribution over the
+    target's ids `support`, int32 [n] ascending; None for the ids 0 to n - 1. `probabilities` None
+    says that there is nothing to reject by: the draft is deterministic (a point mass), or drew with
+    the target's own noise (`Verifier.MATCH`).
     """
 
     tokens: tuple[int, ...]
     probabilities: NDArray[np.float32] | None = None
+    support: NDArray[np.int32] | None = None
 
 
 class Draft(Protocol):
     """Proposes tokens for a batch of sequences.
 
-    Between two calls a sequence only ever grows by tokens that the target has verified.
+    Between two calls a sequence only ever grows by tokens that the target has verified, so a draft
+    rolls its own cache back to what it has in common with the query's tokens.
     """
 
     @property
@@ -54,6 +76,15 @@ class Draft(Protocol):
     @property
     def context(self) -> int | None:
         """How many positions the draft can look at; None for any number."""
+        ...
+
+    @property
+    def shares_store(self) -> bool:
+        """Whether it runs on the target's KV store, through a query's pages."""
+        ...
+
+    def pending(self, query: DraftQuery) -> int:
+        """Return how many tokens it would have to read before it could propose the first."""
         ...
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
@@ -78,6 +109,7 @@ class NgramDraft:
 
     name = "ngram"
     context = None
+    shares_store = False
 
     def __init__(self, *, longest: int = 4, shortest: int = 2) -> None:
         if not 1 <= shortest <= longest:
@@ -87,6 +119,10 @@ class NgramDraft:
             )
         self._sizes = range(longest, shortest - 1, -1)
         self._indexes: dict[int, _NgramIndex] = {}
+
+    def pending(self, query: DraftQuery) -> int:
+        """Return 0: looking tokens up costs nothing that a step would notice."""
+        return 0
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return what followed each sequence's ending before; nothing where it is new."""
