@@ -12,20 +12,28 @@ run that nobody disturbs writes.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from quantize_cases import tree_hash
 from test_walk import calibration
 from tiny_models import CONFIGS, random_weights, write_gguf
 
+from fewbit.checkpoint.gguf_split import written_as
+from fewbit.export.job import export
+from fewbit.export.plan import plan_export
+from fewbit.export.target import ExportSettings
+from fewbit.export.targets import find_target
 from fewbit.model.weights import open_model
 from fewbit.quantization import QuantizeSettings, quantize
 from fewbit.recipes import built_in
 from fewbit.records.manifest import manifest_path
+from fewbit.records.recipe import Recipe
 from fewbit.tune import Tuned, TuneSettings
 
 KINDS = {
@@ -34,21 +42,35 @@ KINDS = {
     "plain": ("mse-int4-g32", "out", None),
     "tuned": ("gptq-int4-g32", "out", Tuned.SCALES),
 }
+"""Quantizations: a recipe, an output, and what is tuned."""
+EXPORTS = {
+    "export": ("hf", "out", None),
+    "export-gguf": ("gguf", "out.gguf", None),
+    "export-parts": ("gguf", "out.gguf", 200_000),
+}
+"""Exports: a target, an output, and the bytes of a part."""
 
 
 def job(source: Path, kind: str, out: Path) -> None:
-    """Quantize as the kind says."""
+    """Quantize or export as the kind says."""
+    with open_model(source) as opened:
+        if kind in EXPORTS:
+            to, _, parts = EXPORTS[kind]
+            settings = ExportSettings(split_bytes=parts)
+            export(plan_export(opened, find_target(to, settings)), out, settings)
+        else:
+            quantize(opened, *_asked(kind, out))
+
+
+def _asked(kind: str, out: Path) -> tuple[Recipe, Path, QuantizeSettings]:
     name, _, tuned = KINDS[kind]
     recipe, tuning = built_in(name), None
     lengths = (40,) * 9
     if tuned is not None:
-        from msgspec.structs import replace  # noqa: PLC0415
-
         recipe = replace(recipe, tune=tuned.value)
         tuning = TuneSettings(what=tuned, steps=12, batch=2, check=2, patience=9)
     settings = QuantizeSettings(calibration=calibration(lengths), tuning=tuning, threads=1)
-    with open_model(source) as opened:
-        quantize(opened, recipe, out, settings)
+    return recipe, out, settings
 
 
 def start(source: Path, kind: str, out: Path, last_step: int = -1) -> int:
@@ -87,12 +109,18 @@ def count_steps(last: int, report: Path) -> None:
         counted(module, name)
 
 
-def artefact(out: Path) -> dict[str, str]:
-    """Return the hash of every file of an artefact; empty where there is none."""
-    if not out.exists():
-        return {}
-    beside = tree_hash(manifest_path(out)) if out.is_file() else {}
-    return tree_hash(out) | beside
+def files(out: Path) -> list[Path]:
+    """Return the files or the folder of an artefact, numbered parts and the manifest with them."""
+    first = written_as(out)
+    parts = sorted(first.parent.glob(first.name.replace("-00001-of-", "-?????-of-")))
+    return [*parts, manifest_path(first)] if first.suffix == ".gguf" else parts
+
+
+def artefact(out: Path) -> list[str]:
+    """Return the hash of every file of an artefact; none where its last one is not there yet."""
+    if not written_as(out).exists():
+        return []
+    return [digest for path in files(out) for digest in tree_hash(path).values()]
 
 
 def killed(child: int, seconds: float) -> bool:
@@ -109,15 +137,15 @@ def killed(child: int, seconds: float) -> bool:
 def main(folder: Path, kind: str, kills: int) -> None:
     """Kill so many runs, and compare whatever they leave."""
     config = CONFIGS["llama"]
-    if KINDS[kind][2] is not None:
+    if kind == "tuned":
         import torch  # noqa: F401, PLC0415 - once for all forks
     source = write_gguf(folder / "in.gguf", config, random_weights(config))
-    out = folder / KINDS[kind][1]
+    out = folder / (KINDS | EXPORTS)[kind][1]
     begun = time.perf_counter()
     _, status = os.waitpid(start(source, kind, folder / f"whole-{out.name}"), 0)
     assert status == 0
     whole = time.perf_counter() - begun
-    expected = [*artefact(folder / f"whole-{out.name}").values()]
+    expected = artefact(folder / f"whole-{out.name}")
     if kills == 0:
         kill_at_steps(source, kind, out, expected)
         return
@@ -130,33 +158,40 @@ def main(folder: Path, kind: str, kills: int) -> None:
         if not found:
             early += 1
             continue
-        compare(kind, [*found.values()], expected)
+        compare(kind, found, expected)
         finished += 1
-        clear(folder, out)
+        clear(out)
     _, status = os.waitpid(start(source, kind, out), 0)
     assert status == 0
-    compare(kind, [*artefact(out).values()], expected)
-    left = sorted(p.name for p in folder.iterdir() if p.name.startswith("."))
-    assert not left, left
+    compare(kind, artefact(out), expected)
+    nothing_is_left(folder)
     print(f"{done} kills, {early} left nothing, {finished} runs ended; one takes {whole:.2f} s")
 
 
 def kill_at_steps(source: Path, kind: str, out: Path, expected: list[str]) -> None:
     """Kill at one step of the job after the other, and now and then go on to the end."""
     steps = int(out.with_name("steps").read_text())
-    for step in [*range(1, steps - 10, 9), *range(steps - 10, steps + 1)]:
+    last = max(1, steps - 10)
+    for step in [*range(1, last, 9), *range(last, steps + 1)]:
         _, status = os.waitpid(start(source, kind, out, step), 0)
         assert os.WIFSIGNALED(status) or step > 1, step
         found = artefact(out)
         if found:  # then it is whole
-            compare(kind, [*found.values()], expected)
-            clear(out.parent, out)
+            compare(kind, found, expected)
+            clear(out)
         if step == 46 or step > steps - 3:
             _, status = os.waitpid(start(source, kind, out), 0)
             assert status == 0, step
-            compare(kind, [*artefact(out).values()], expected)
-            clear(out.parent, out)
+            compare(kind, artefact(out), expected)
+            clear(out)
+    nothing_is_left(out.parent)
     print(f"killed before steps up to {steps}")
+
+
+def nothing_is_left(folder: Path) -> None:
+    """Check that no lock and no half-written file is there."""
+    left = sorted(p.name for p in folder.iterdir() if p.name.startswith("."))
+    assert not left, left
 
 
 def compare(kind: str, found: list[str], expected: list[str]) -> None:
@@ -165,15 +200,13 @@ def compare(kind: str, found: list[str], expected: list[str]) -> None:
     assert same.count(False) <= (kind == "tuned"), (found, expected)
 
 
-def clear(folder: Path, out: Path) -> None:
+def clear(out: Path) -> None:
     """Remove an artefact, so that the next one can be made."""
-    for path in (out, manifest_path(out)):
+    for path in files(out):
         if path.is_dir():
-            for part in path.iterdir():
-                part.unlink()
-            path.rmdir()
+            shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
+from fewbit.atomic import claimed
 from fewbit.cli.app import run
 from fewbit.errors import OutputError, UsageError
 from fewbit.export.cost import expected_error
@@ -103,6 +104,31 @@ def test_an_existing_output_is_left_alone(tmp_path):
     with pytest.raises(OutputError, match="exists already"):
         exported(source, out)
     assert [p.name for p in out.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(("to", "name"), [("hf", "out"), ("gguf", "out.gguf")])
+def test_a_second_run_on_an_output_refuses(tmp_path, capsys, to, name):
+    source, out = folder(tmp_path), tmp_path / name
+    command = ["export", str(source), "--to", to, "--out", str(out)]
+    with claimed(out):
+        assert run(command) == 2
+    assert f"Another run is writing {out}" in capsys.readouterr().err
+    assert not out.exists()
+    assert run(command) == 0
+
+
+def test_a_manifest_that_came_alone_gives_way_to_the_same_export_only(tmp_path):
+    source, out = folder(tmp_path), tmp_path / "out.gguf"
+    exported(source, out, "gguf")
+    out.unlink()  # as a writer leaves it that is killed between the two
+    other = write_huggingface(
+        tmp_path / "other", CONFIGS["qwen2"], random_weights(CONFIGS["qwen2"])
+    )
+    with pytest.raises(OutputError, match="manifest.json exists already"):
+        exported(other, out, "gguf")
+    exported(source, out, "gguf")
+    with pytest.raises(OutputError, match=r"out.gguf exists already"):
+        exported(source, out, "gguf")
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_read import GgufCheckpoint
 from fewbit.checkpoint.gguf_split import MAX_PARTS, open_gguf, written_as
 from fewbit.checkpoint.gguf_types import ValueType
-from fewbit.checkpoint.gguf_write import overlay, write_gguf, write_gguf_parts
+from fewbit.checkpoint.gguf_write import overlay, part_paths, write_gguf, write_gguf_parts
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.cli.app import run
 from fewbit.errors import BadFileError, MissingError, UsageError
@@ -31,7 +31,9 @@ INFOS = [TensorInfo(name, t.spec, t.shape, t.nbytes) for name, t in TENSORS.item
 
 def parts_in(folder: Path, name: str = "m", largest: int = 512) -> list[Path]:
     folder.mkdir(exist_ok=True)
-    return write_gguf_parts(folder / f"{name}.gguf", FACTS, INFOS, TENSORS.__getitem__, largest)
+    out = folder / f"{name}.gguf"
+    write_gguf_parts(out, FACTS, INFOS, TENSORS.__getitem__, largest)
+    return part_paths(out, INFOS, largest)
 
 
 def test_any_part_opens_all(tmp_path):

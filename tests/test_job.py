@@ -37,7 +37,7 @@ def test_a_job_killed_at_50_random_points_leaves_nothing_half_written(tmp_path, 
     assert f"{kills} kills" in kill(tmp_path, kind, kills)
 
 
-@pytest.mark.parametrize("kind", ["folder", "gguf"])
+@pytest.mark.parametrize("kind", ["folder", "gguf", "export", "export-gguf", "export-parts"])
 def test_a_job_killed_before_a_step_of_the_file_system_leaves_nothing_half_written(tmp_path, kind):
     assert "killed before steps" in kill(tmp_path, kind, 0)
 

@@ -100,16 +100,21 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def arriving_together(*paths: Path) -> Iterator[Path]:
+def arriving_together(*paths: Path, out: Path | None = None) -> Iterator[Path]:
     """Yield a folder for files that take the places of `paths`, by name, when the block ends.
 
     They do so in this order, each at once; so the last is there only where all others are. All
     `paths` lie in one folder.
 
+    Args:
+        paths: the files.
+        out: the output that they are parts of, whose claim removes the folder after a kill; the
+            last file by itself.
+
     Raises:
         OutputError: they cannot be written.
     """
-    with _partial_folder(paths[-1]) as partial:
+    with _partial_folder(out or paths[-1]) as partial:
         yield partial
         for path in paths:
             (partial / path.name).replace(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_header import DEFAULT_ALIGNMENT, MAGIC
 from fewbit.checkpoint.gguf_split import MAX_PARTS, part_path, split_keys
 from fewbit.checkpoint.gguf_types import SCALARS, ArrayOf, MetadataType, ValueType
-from fewbit.errors import FaultError, OutputError, UnsupportedError, UsageError
+from fewbit.errors import FaultError, UnsupportedError, UsageError
 from fewbit.formats.registry import GGUF_TYPES
 from fewbit.formats.spec import BlockSpec, QuantTensor
 
@@ -56,8 +55,18 @@ def write_gguf(
         UsageError: a value does not fit its type, or has none.
         FaultError: `read` gives another format or size than announced.
     """
+    alignment = _alignment(facts)
+    head = _header(facts, tensors, alignment)
     with replacing(path) as file:
-        _write_into(file, facts, tensors, read)
+        file.write(head + bytes(-len(head) % alignment))
+        for info in tensors:
+            _write_tensor(file, info, read(info.name), alignment)
+
+
+def part_paths(out: Path, tensors: Sequence[TensorInfo], largest: int) -> list[Path]:
+    """Return the files that `write_gguf_parts` writes; raises UsageError for too many."""
+    count = len(_parted(tensors, largest))
+    return [out] if count == 1 else [part_path(out, number, count) for number in range(count)]
 
 
 def write_gguf_parts(
@@ -66,10 +75,10 @@ def write_gguf_parts(
     tensors: Sequence[TensorInfo],
     read: Callable[[str], QuantTensor],
     largest: int,
-) -> list[Path]:
-    """Write a file in numbered parts, of which none or all are there afterwards; return them.
+) -> None:
+    """Write a file in numbered parts, each atomically; one that fits is a plain file.
 
-    The first part has the metadata, and its name appears last. A model that fits is one plain file.
+    The first part has the metadata.
 
     Args:
         out: the file's name without numbers.
@@ -79,27 +88,16 @@ def write_gguf_parts(
         largest: bytes of tensors in a part, at most, unless one tensor alone has more.
 
     Raises:
-        OutputError: a part exists already, or cannot be written.
-        UnsupportedError, UsageError, FaultError: as `write_gguf`.
+        OutputError, UnsupportedError, UsageError, FaultError: as `write_gguf`.
     """
     parts = _parted(tensors, largest)
     if len(parts) == 1:
         write_gguf(out, facts, tensors, read)
-        return [out]
-    paths = [part_path(out, number, len(parts)) for number in range(len(parts))]
-    _require_absent(paths)
-    try:
-        with contextlib.ExitStack() as files:
-            opened = [files.enter_context(replacing(path)) for path in paths]
-            for number, part in enumerate(parts):
-                keys = split_keys(number, len(parts), len(tensors))
-                own = overlay(facts if number == 0 else _bare(facts), keys)
-                _write_into(opened[number], own, part, read)
-    except BaseException:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        raise
-    return paths
+        return
+    for number, part in enumerate(parts):
+        keys = split_keys(number, len(parts), len(tensors))
+        own = overlay(facts if number == 0 else _bare(facts), keys)
+        write_gguf(part_path(out, number, len(parts)), own, part, read)
 
 
 def _parted(tensors: Sequence[TensorInfo], largest: int) -> list[list[TensorInfo]]:
@@ -120,12 +118,6 @@ def _parted(tensors: Sequence[TensorInfo], largest: int) -> list[list[TensorInfo
     return parts
 
 
-def _require_absent(paths: Sequence[Path]) -> None:
-    for path in paths:
-        if path.exists():
-            raise OutputError(f"{path} exists already; remove it or choose another output.")
-
-
 def _bare(facts: GgufFacts) -> GgufFacts:
     """Return what parts after the first need of the metadata."""
     key = "general.alignment"
@@ -141,19 +133,6 @@ def header_bytes(facts: GgufFacts, tensors: Sequence[TensorInfo]) -> int:
 
 def _alignment(facts: GgufFacts) -> int:
     return int(facts.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
-
-
-def _write_into(
-    file: BinaryIO,
-    facts: GgufFacts,
-    tensors: Sequence[TensorInfo],
-    read: Callable[[str], QuantTensor],
-) -> None:
-    alignment = _alignment(facts)
-    head = _header(facts, tensors, alignment)
-    file.write(head + bytes(-len(head) % alignment))
-    for info in tensors:
-        _write_tensor(file, info, read(info.name), alignment)
 
 
 def _header(facts: GgufFacts, tensors: Sequence[TensorInfo], alignment: int) -> bytes:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fewbit.atomic import write_bytes
+from fewbit.atomic import arriving_together, write_bytes
 from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.checkpoint.gguf_types import ValueType
-from fewbit.checkpoint.gguf_write import overlay, write_gguf_parts
+from fewbit.checkpoint.gguf_write import overlay, part_paths, write_gguf_parts
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, UsageError
 from fewbit.export.folder import left_out
+from fewbit.export.job import require_absent
 from fewbit.export.target import ExportSettings, Holding, held
 from fewbit.formats.blocks import BLOCK
 from fewbit.formats.registry import BF16, BLOCK_FORMATS, F16, F32, is_integer
@@ -81,7 +82,7 @@ class GgufTarget:
         return refusals(source.config, FAMILIES[source.config.family].gguf)
 
     def write(self, job: Job) -> None:
-        """Write the file or its parts, then the manifest beside it or the first of them."""
+        """Write the file or its parts, and the manifest beside it or the first of them."""
         formats = job.planned.formats
         view = GgufView(
             job.source,
@@ -96,14 +97,13 @@ class GgufTarget:
         infos = list(view.tensors.values())
         facts = overlay(view.facts, changes)
         largest = self.split_bytes or _WHOLE_FILE
-        paths = write_gguf_parts(job.out, facts, infos, view.read, largest)
-        try:
-            _check_written(paths[0], view)
-            write_bytes(manifest_path(paths[0]), job.manifest_json())
-        except BaseException:
-            for path in paths:
-                path.unlink()
-            raise
+        paths = part_paths(job.out, infos, largest)
+        manifest = manifest_path(paths[0])
+        require_absent(job.planned, paths)
+        with arriving_together(manifest, *reversed(paths), out=job.out) as folder:
+            write_gguf_parts(folder / job.out.name, facts, infos, view.read, largest)
+            _check_written(folder / paths[0].name, view)
+            write_bytes(folder / manifest.name, job.manifest_json())
 
 
 def gguf(settings: ExportSettings) -> GgufTarget:
@@ -172,4 +172,4 @@ def _check_written(path: Path, view: GgufView) -> None:
     """Open what was written and compare it with what was promised."""
     with open_checkpoint(path) as written:
         if dict(written.tensors) != dict(view.tensors):
-            raise FaultError(f"{path} was written, but its tensors are not what was promised.")
+            raise FaultError(f"The tensors written to {path.name} are not what was promised.")

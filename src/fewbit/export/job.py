@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fewbit.atomic import is_free, require_apart
-from fewbit.errors import NumericalError, OutputError
+from fewbit.atomic import claimed, is_free, require_apart
+from fewbit.errors import BadFileError, NumericalError, OutputError
 from fewbit.export.conversion import convert
 from fewbit.export.manifest import Written, manifest_of
 from fewbit.export.plan import PlannedExport
@@ -14,7 +14,7 @@ from fewbit.export.target import ExportSettings
 from fewbit.formats.spec import QuantTensor, digest
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.records.base import to_json
+from fewbit.records.base import from_json, to_json
 from fewbit.records.manifest import Manifest, manifest_path
 
 Progress = Callable[[str, int, int], None]
@@ -102,13 +102,15 @@ def export(
 
     Raises:
         NumericalError: a value is beyond its format's range; says where.
-        OutputError: `out` exists, lies in the source, or cannot be written.
+        OutputError: `out` exists, lies in the source, is being written by another run, or cannot
+            be written.
         UnsupportedError: as the target's writer says.
     """
-    require_free(planned, out)
-    job = Job(planned, out, settings, progress)
-    planned.target.write(job)
-    return job.manifest()
+    with claimed(out):
+        require_free(planned, out)
+        job = Job(planned, out, settings, progress)
+        planned.target.write(job)
+        return job.manifest()
 
 
 def require_free(planned: PlannedExport, out: Path) -> None:
@@ -118,8 +120,37 @@ def require_free(planned: PlannedExport, out: Path) -> None:
         OutputError: `out` or its manifest exists already, or lies in the source.
     """
     require_apart(out, planned.source.path)
-    folder = planned.target.container == "folder"
-    taken = [] if folder and is_free(out) else [out, manifest_path(out)]
-    for path in taken:
+    if planned.target.container == "file":
+        require_absent(planned, [out])
+    elif not is_free(out):
+        raise _taken(out)
+
+
+def require_absent(planned: PlannedExport, paths: Sequence[Path]) -> None:
+    """Check that neither the files of an export nor its manifest are there.
+
+    A writer that was killed while they took their places leaves its manifest, and perhaps files,
+    but never the first of them; the same export takes their places.
+
+    Raises:
+        OutputError: one is there.
+    """
+    manifest = manifest_path(paths[0])
+    if not paths[0].exists() and _came_alone(planned, manifest):
+        return
+    for path in (*paths, manifest):
         if path.exists():
-            raise OutputError(f"{path} exists already; remove it or choose another output.")
+            raise _taken(path)
+
+
+def _came_alone(planned: PlannedExport, manifest: Path) -> bool:
+    """Whether a manifest is of this very plan."""
+    try:
+        found = from_json(Manifest, manifest.read_bytes(), name=str(manifest))
+    except (OSError, BadFileError):
+        return False
+    return found.export is not None and found.export.plan == planned.record
+
+
+def _taken(path: Path) -> OutputError:
+    return OutputError(f"{path} exists already; remove it or choose another output.")
