@@ -16,7 +16,7 @@ from fewbit.export.cost import expected_error
 from fewbit.export.job import export
 from fewbit.export.plan import plan_export, require_held
 from fewbit.export.target import ExportSettings
-from fewbit.export.targets import find_target
+from fewbit.export.targets import TARGETS, find_target
 from fewbit.formats.registry import decode, parse_format
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
@@ -104,6 +104,18 @@ def test_an_existing_output_is_left_alone(tmp_path):
     with pytest.raises(OutputError, match="exists already"):
         exported(source, out)
     assert [p.name for p in out.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_target_holds_nothing_of_a_model(tmp_path, to):
+    """Planning another model between a plan and its writing changes nothing."""
+    target = find_target(to, SETTINGS)
+    with open_model(artefact(tmp_path)) as one, open_model(folder(tmp_path, "qwen2")) as other:
+        alone = plan_export(one, find_target(to, SETTINGS))
+        planned = plan_export(one, target)
+        assert plan_export(other, target).record != planned.record
+        assert plan_export(one, target) == planned and planned.record == alone.record
+    assert hash(target) == hash(find_target(to, SETTINGS))
 
 
 @pytest.mark.parametrize(("to", "name"), [("hf", "out"), ("gguf", "out.gguf")])

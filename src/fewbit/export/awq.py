@@ -8,7 +8,7 @@ Layers of more bits stay floats.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,10 +19,10 @@ from fewbit.checkpoint.safetensors_write import Part
 from fewbit.export.folder import left_out
 from fewbit.export.grouped import (
     WORD,
-    LayerIntegers,
     common_group,
     in_groups,
     integers_near,
+    layer_integers,
     written_group,
 )
 from fewbit.export.layers import (
@@ -33,7 +33,7 @@ from fewbit.export.layers import (
     plain_modules,
 )
 from fewbit.export.packed import as_stored, write_packed
-from fewbit.export.target import ExportSettings, Holding, dtype_of, held
+from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.pack import unpack
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
@@ -61,10 +61,16 @@ class AwqTarget:
     """What tables and other formats become."""
     name: str = METHOD
     container: Literal["folder"] = "folder"
-    layers: LayerIntegers = field(default_factory=LayerIntegers, compare=False)
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
+    def layout(self, source: ModelSource) -> Layout:
         """Return 4-bit integers with zero points in the model's one group size, or floats."""
+        group = common_group(spec for spec in layer_integers(source) if spec.bits <= _BITS)
+        return Layout(
+            holdings={slot: self._holding(source, slot, group) for slot in source.slots},
+            notes=(f"config.json names {_DTYPE}, the type of AWQ's scales.",),
+        )
+
+    def _holding(self, source: ModelSource, slot: Slot, group: int | None) -> Holding:
         info, stored = source.info(slot), source.huggingface_name(slot)
         if is_vector(slot) or is_table(slot):
             return float_holding(source, slot, self.dtype)
@@ -72,17 +78,12 @@ class AwqTarget:
         if near is None or near.bits > _BITS or outputs % _RUN or inputs % WORD:
             kept = info.format if info.format in FLOATS else self.dtype
             return held(source, slot, stored, [kept])
-        layers = (spec for spec in self.layers.of(source) if spec.bits <= _BITS)
-        spec = in_groups(replace(near, bits=_BITS, symmetric=False), common_group(layers))
+        spec = in_groups(replace(near, bits=_BITS, symmetric=False), group)
         return as_stored(held(source, slot, stored, [spec]), _parts("", spec, (outputs, inputs)))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""
         return left_out(source)
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Say which type the model is to run in."""
-        return (f"config.json names {_DTYPE}, the type of AWQ's scales.",)
 
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]

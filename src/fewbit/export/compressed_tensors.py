@@ -38,7 +38,7 @@ from fewbit.export.layers import (
 )
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.sglang import compressed_limits
-from fewbit.export.target import ExportSettings, Holding, dtype_of, held
+from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
@@ -63,8 +63,23 @@ class CompressedTensorsTarget:
     name: str = METHOD
     container: Literal["folder"] = "folder"
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
-        """Return a matrix's own integers or fp8, others in the nearest; floats as they are."""
+    def layout(self, source: ModelSource) -> Layout:
+        """Return a matrix's own integers or fp8, others in the nearest; floats as they are.
+
+        The notes say which type the model is to run in, and which roundings of inputs have no name.
+        """
+        holdings = {slot: self._holding(source, slot) for slot in source.slots}
+        schemes = self._schemes(source, {slot: held.format for slot, held in holdings.items()})
+        notes = [_dtype_note(source, schemes)]
+        rounded = sum(source.activations(slot) is Activations.INT8 for slot in schemes)
+        if rounded:
+            notes.append(
+                f"{rounded} layers round their inputs to int8 per 32 here; that has no name there, "
+                "so they are written as weight-only."
+            )
+        return Layout(holdings=holdings, notes=tuple(notes))
+
+    def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         form = source.info(slot).format
         if is_vector(slot) or is_table(slot) or form in FLOATS:
             return float_holding(source, slot, self.dtype)
@@ -75,19 +90,6 @@ class CompressedTensorsTarget:
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""
         return left_out(source)
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Say which type the model is to run in, and which roundings of inputs have no name."""
-        formats = {slot: self.holding(source, slot).format for slot in source.slots}
-        schemes = self._schemes(source, formats)
-        notes = [_dtype_note(source, schemes)]
-        rounded = sum(source.activations(slot) is Activations.INT8 for slot in schemes)
-        if rounded:
-            notes.append(
-                f"{rounded} layers round their inputs to int8 per 32 here; that has no name there, "
-                "so they are written as weight-only."
-            )
-        return tuple(notes)
 
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,14 +16,13 @@ from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import FaultError, UsageError
 from fewbit.export.folder import left_out
 from fewbit.export.job import require_absent
-from fewbit.export.target import ExportSettings, Holding, held
+from fewbit.export.target import ExportSettings, Holding, Layout, held
 from fewbit.formats.blocks import BLOCK
 from fewbit.formats.registry import BF16, BLOCK_FORMATS, F16, F32, is_integer
 from fewbit.formats.spec import NumberFormat, QuantSpec
 from fewbit.model.binding import is_vector
 from fewbit.model.families import FAMILIES, expert_of, is_router
 from fewbit.model.gguf_metadata import file_type, refusals
-from fewbit.model.gguf_tokenizer import TokenizerMetadata
 from fewbit.model.gguf_view import GgufView, is_gguf_type, viewed
 from fewbit.model.weights import ModelSource, as_stored, gguf_place
 from fewbit.program import Slot
@@ -46,14 +45,21 @@ class GgufTarget:
     split_bytes: int | None = None
     name: str = "gguf"
     container: Literal["file"] = "file"
-    made: dict[Path, TokenizerMetadata] = field(default_factory=dict, compare=False, repr=False)
-    """Of the sources that were planned: a large vocabulary takes seconds, once."""
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
+    def layout(self, source: ModelSource) -> Layout:
         """Return a tensor's own type where it has one, else the type that keeps its codes.
 
-        Vectors and routers are float32; the experts of a layer share a type.
+        Vectors and routers are float32; the experts of a layer share a type. The notes have what
+        the metadata says otherwise; raises UnsupportedError where it cannot.
         """
+        holdings = {slot: self._holding(source, slot) for slot in source.slots}
+        formats = {slot: holding.format for slot, holding in holdings.items()}
+        view = GgufView(source, formats)
+        viewed(view)
+        notes = (*view.notes, *_activation_notes(source, formats))
+        return Layout(holdings=holdings, notes=notes, tokens=view.tokens)
+
+    def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         place = _place(source, slot)
         if is_vector(slot) or is_router(slot):
             return held(source, slot, place, [F32])
@@ -65,15 +71,6 @@ class GgufTarget:
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return a folder's tensors without a slot; those of a GGUF file are kept."""
         return () if isinstance(source.checkpoint.facts, GgufFacts) else left_out(source)
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Return what the metadata says otherwise; raises UnsupportedError where it cannot."""
-        formats = {slot: self.holding(source, slot).format for slot in source.slots}
-        view = GgufView(source, formats)
-        viewed(view)
-        if view.tokens is not None:
-            self.made[source.path] = view.tokens
-        return (*view.notes, *_activation_notes(source, formats))
 
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
@@ -88,7 +85,7 @@ class GgufTarget:
             job.source,
             formats,
             lambda slot, place, form: job.read(slot, lambda found: as_stored(place, found, form)),
-            self.made.get(job.source.path),
+            job.planned.layout.tokens,
         )
         changes = {
             "general.file_type": (ValueType.UINT32, file_type(_sizes(job))),

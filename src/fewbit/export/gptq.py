@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,10 +22,10 @@ from fewbit.errors import UnsupportedError
 from fewbit.export.folder import left_out
 from fewbit.export.grouped import (
     WORD,
-    LayerIntegers,
     common_group,
     in_groups,
     integers_near,
+    layer_integers,
     written_group,
 )
 from fewbit.export.layers import (
@@ -37,7 +37,7 @@ from fewbit.export.layers import (
     plain_modules,
 )
 from fewbit.export.packed import as_stored, write_packed
-from fewbit.export.target import ExportSettings, Holding, dtype_of, held
+from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
 from fewbit.formats.words import dense_words, pack_across, to_words
@@ -67,15 +67,21 @@ class GptqTarget:
     label: str
     """The version, by the name that files have for it."""
     container: Literal["folder"] = "folder"
-    layers: LayerIntegers = field(default_factory=LayerIntegers, compare=False)
 
     @property
     def name(self) -> str:
         """`gptq` or `gptq_v2`."""
         return self.label
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
+    def layout(self, source: ModelSource) -> Layout:
         """Return integers of 2, 3, 4 or 8 bits in the model's one group size; others as floats."""
+        layers = layer_integers(source)
+        return Layout(
+            holdings={slot: self._holding(source, slot, layers) for slot in source.slots},
+            notes=(f"config.json names {_DTYPE}, the type of GPTQ's scales.",),
+        )
+
+    def _holding(self, source: ModelSource, slot: Slot, layers: tuple[QuantSpec, ...]) -> Holding:
         info, stored = source.info(slot), source.huggingface_name(slot)
         if is_vector(slot) or is_table(slot):
             return float_holding(source, slot, self.dtype)
@@ -83,16 +89,12 @@ class GptqTarget:
         if near is None or info.matrix_shape[1] % WORD:
             kept = info.format if info.format in FLOATS else self.dtype
             return held(source, slot, stored, [kept])
-        holding = held(source, slot, stored, [_layout(near, self.layers.of(source))])
+        holding = held(source, slot, stored, [_grid(near, layers)])
         return as_stored(holding, _parts("", holding.format, info.matrix_shape))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""
         return left_out(source)
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Say which type the model is to run in."""
-        return (f"config.json names {_DTYPE}, the type of GPTQ's scales.",)
 
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
@@ -128,7 +130,7 @@ def gptq_v2(settings: ExportSettings) -> GptqTarget:
     return GptqTarget(dtype_of(settings), V2)
 
 
-def _layout(near: QuantSpec, layers: tuple[QuantSpec, ...]) -> QuantSpec:
+def _grid(near: QuantSpec, layers: tuple[QuantSpec, ...]) -> QuantSpec:
     """Return integers as this model's GPTQ has them; 5 to 7 bits go into symmetric 8."""
     symmetric = all(spec.symmetric or spec.bits not in _BITS for spec in layers)
     bits = near.bits if near.bits in _BITS else 8

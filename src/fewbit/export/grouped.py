@@ -24,24 +24,11 @@ def integers_near(form: NumberFormat) -> QuantSpec | None:
     return replace(near, scale_type=ScaleType.F16) if isinstance(near, QuantSpec) else None
 
 
-class LayerIntegers:
-    """The integers of every matrix of the decoder layers that is not kept in floats.
-
-    A target asks for them with each slot; they are found once for a model.
-    """
-
-    def __init__(self) -> None:
-        self._source: ModelSource | None = None
-        self._found: tuple[QuantSpec, ...] = ()
-
-    def of(self, source: ModelSource) -> tuple[QuantSpec, ...]:
-        """Return them, in the Program's order."""
-        if source is not self._source:
-            slots = (s for s in source.slots if not is_vector(s) and not is_table(s))
-            found = (integers_near(source.info(slot).format) for slot in slots)
-            self._found = tuple(spec for spec in found if spec is not None)
-            self._source = source
-        return self._found
+def layer_integers(source: ModelSource) -> tuple[QuantSpec, ...]:
+    """Return the integers of every matrix of the decoder layers that is not kept in floats."""
+    slots = (slot for slot in source.slots if not is_vector(slot) and not is_table(slot))
+    found = (integers_near(source.info(slot).format) for slot in slots)
+    return tuple(spec for spec in found if spec is not None)
 
 
 def common_group(specs: Iterable[QuantSpec]) -> int | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.checkpoint.safetensors_write import plain_part
 from fewbit.export.folder import left_out, write_folder
-from fewbit.export.target import ExportSettings, Holding, dtype_of, held
+from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.registry import BF16, F16, F32, FLOATS
 from fewbit.formats.spec import NumberFormat
 from fewbit.model.binding import is_vector
@@ -34,21 +34,13 @@ class HuggingFaceTarget:
     name: str = "hf"
     container: Literal["folder"] = "folder"
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
+    def layout(self, source: ModelSource) -> Layout:
         """Return a float matrix's own format, and `dtype` for integers; vectors become float32."""
-        form, stored = source.info(slot).format, source.huggingface_name(slot)
-        moved = source.slots[slot].offset or source.slots[slot].order is not None
-        if is_vector(slot):
-            return held(source, slot, stored, [F32] if moved or form not in FLOATS else [form])
-        return held(source, slot, stored, [form if form in FLOATS else self.dtype])
+        return Layout(holdings={s: plain_holding(source, s, self.dtype) for s in source.slots})
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""
         return left_out(source)
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Return nothing."""
-        return ()
 
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
@@ -77,6 +69,15 @@ def hf(settings: ExportSettings) -> HuggingFaceTarget:
         UsageError: a setting that it does not have.
     """
     return HuggingFaceTarget(dtype_of(settings))
+
+
+def plain_holding(source: ModelSource, slot: Slot, dtype: NumberFormat) -> Holding:
+    """Return a slot's own float format, `dtype` for integers, float32 for vectors that change."""
+    form, stored = source.info(slot).format, source.huggingface_name(slot)
+    moved = source.slots[slot].offset or source.slots[slot].order is not None
+    if is_vector(slot):
+        return held(source, slot, stored, [F32] if moved or form not in FLOATS else [form])
+    return held(source, slot, stored, [form if form in FLOATS else dtype])
 
 
 def _shape(source: ModelSource, slot: Slot) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.checkpoint.safetensors_write import Part, plain_part
-from fewbit.export.hf import HuggingFaceTarget
+from fewbit.export.hf import plain_holding
 from fewbit.export.target import Holding
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat
@@ -35,7 +35,7 @@ def is_table(slot: Slot) -> bool:
 
 def float_holding(source: ModelSource, slot: Slot, dtype: NumberFormat) -> Holding:
     """Return how a folder holds a vector, a table or a float matrix; integers become `dtype`."""
-    holding = HuggingFaceTarget(dtype).holding(source, slot)
+    holding = plain_holding(source, slot, dtype)
     if holding.reason and is_table(slot):
         return replace(holding, reason=_TABLE_REASON)
     return holding

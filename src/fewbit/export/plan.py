@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fewbit.errors import UnsupportedError, UsageError
-from fewbit.export.target import Holding, Target
+from fewbit.export.target import Holding, Layout, Target
 from fewbit.formats.spec import NumberFormat
 from fewbit.model.huggingface import from_huggingface
 from fewbit.model.weights import ModelSource
@@ -21,14 +21,18 @@ class PlannedExport:
 
     source: ModelSource
     target: Target
-    holdings: Mapping[Slot, Holding]
-    """Of every slot, in the Program's order."""
+    layout: Layout
     record: ExportPlan
+
+    @property
+    def holdings(self) -> Mapping[Slot, Holding]:
+        """Of every slot, in the Program's order."""
+        return self.layout.holdings
 
     @property
     def formats(self) -> dict[Slot, NumberFormat]:
         """The format of every slot in the export."""
-        return {slot: holding.format for slot, holding in self.holdings.items()}
+        return self.layout.formats
 
 
 def plan_export(source: ModelSource, target: Target) -> PlannedExport:
@@ -41,20 +45,19 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
     _require_no_op(source, target)
     if target.container == "folder":
         _require_plain(source)
-    holdings = {slot: target.holding(source, slot) for slot in source.slots}
-    tensors = tuple(_exported(source, slot, holding) for slot, holding in holdings.items())
-    formats = {slot: holding.format for slot, holding in holdings.items()}
+    layout = target.layout(source)
+    tensors = tuple(_exported(source, slot, holding) for slot, holding in layout.holdings.items())
     record = ExportPlan(
         target=target.name,
         source=str(source.path),
         tensors=tensors,
         absent=target.absent(source),
         source_bytes=sum(info.nbytes for info in source.checkpoint.tensors.values()),
-        bytes=sum(holding.bytes for holding in holdings.values()),
-        notes=target.notes(source),
-        refusals=target.refusals(source, formats),
+        bytes=sum(holding.bytes for holding in layout.holdings.values()),
+        notes=layout.notes,
+        refusals=target.refusals(source, layout.formats),
     )
-    return PlannedExport(source, target, holdings, record)
+    return PlannedExport(source, target, layout, record)
 
 
 def _require_plain(source: ModelSource) -> None:

@@ -1,8 +1,9 @@
 """What an export goes to: which formats a target holds, and how it writes them.
 
-A target never decides silently. For each slot it names the format that the tensor gets there
-(`Holding`); where that does not hold the source's values, it says why, and the command asks the
-user before anything is written.
+A target never decides silently. For each slot its `Layout` names the format that the tensor gets
+there (`Holding`); where that does not hold the source's values, it says why, and the command asks
+the user before anything is written. What the plan found out and the writer needs is in the layout
+too: a target itself holds nothing of a model.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fewbit.records.export import AbsentTensor
 
 if TYPE_CHECKING:
     from fewbit.export.job import Job
+    from fewbit.model.gguf_tokenizer import TokenizerMetadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,24 @@ class Holding:
     expected_error: float = 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a target holds a model, from headers and the tokenizer alone."""
+
+    holdings: Mapping[Slot, Holding]
+    """Of every slot, in the Program's order."""
+    notes: tuple[str, ...] = ()
+    """What the export says otherwise than the source."""
+    tokens: TokenizerMetadata | None = None
+    """The tokenizer as the export's metadata has it, where the target makes it: a large vocabulary
+    takes seconds, and the writer takes it from here."""
+
+    @property
+    def formats(self) -> dict[Slot, NumberFormat]:
+        """The format of every slot in the export."""
+        return {slot: holding.format for slot, holding in self.holdings.items()}
+
+
 class Target(Protocol):
     """A format of others. Frozen, and cheap to make: what it writes with is imported by `write`."""
 
@@ -61,20 +81,16 @@ class Target(Protocol):
         """What is written: one file (or numbered parts of one), or a folder."""
         ...
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
-        """Return the format that a slot's tensor gets, from headers alone.
+    def layout(self, source: ModelSource) -> Layout:
+        """Decide what becomes of every slot.
 
         Raises:
-            UnsupportedError: the target has no place for the tensor at all.
+            UnsupportedError: the target has no place for a tensor, or for the configuration.
         """
         ...
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors of the source that the export will not have, with the reason."""
-        ...
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Return what the export says otherwise than the source; raises as `holding`."""
         ...
 
     def refusals(

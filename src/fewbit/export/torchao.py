@@ -22,7 +22,7 @@ from fewbit.export.compressed_scheme import candidates
 from fewbit.export.folder import left_out
 from fewbit.export.layers import float_holding, is_table, packed_slots, plain_modules
 from fewbit.export.packed import as_stored, write_packed
-from fewbit.export.target import ExportSettings, Holding, dtype_of, held
+from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.affine import integers
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import (
@@ -55,8 +55,19 @@ class TorchAoTarget:
     name: str = METHOD
     container: Literal["folder"] = "folder"
 
-    def holding(self, source: ModelSource, slot: Slot) -> Holding:
-        """Return a matrix's own integers or fp8, others in the nearest; floats as they are."""
+    def layout(self, source: ModelSource) -> Layout:
+        """Return a matrix's own integers or fp8, others in the nearest; floats as they are.
+
+        The note says which type the model is to run in, and what codes take.
+        """
+        note = (
+            f"config.json names {_DTYPE}, the type of scales; codes take a byte each, whatever "
+            "their bits."
+        )
+        holdings = {slot: self._holding(source, slot) for slot in source.slots}
+        return Layout(holdings=holdings, notes=(note,))
+
+    def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         form, stored = source.info(slot).format, source.huggingface_name(slot)
         if is_vector(slot) or is_table(slot) or form in FLOATS:
             return float_holding(source, slot, self.dtype)
@@ -71,13 +82,6 @@ class TorchAoTarget:
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
         """Return the tensors without a slot."""
         return left_out(source)
-
-    def notes(self, source: ModelSource) -> tuple[str, ...]:
-        """Say which type the model is to run in, and what codes take."""
-        return (
-            f"config.json names {_DTYPE}, the type of scales; codes take a byte each, whatever "
-            "their bits.",
-        )
 
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
