@@ -43,12 +43,13 @@ def chat(
     from fewbit.records.kernels import kernel_fallbacks
     from fewbit.report.loading import describe_loading
 
-    params, speculation = sampling.params(), run.speculation()
-    loaded = load_model(locate(model), run.settings())
+    params, settings, chosen = sampling.params(), run.settings(), run.drafting()
+    loaded = load_model(locate(model), settings)
+    draft = chosen.opened(loaded, settings)
     fallbacks = kernel_fallbacks(loaded.runner.kernels)
-    for note in (*describe_loading(loaded.runner.loading), *fallbacks):
+    for note in (*describe_loading(loaded.runner.loading), *fallbacks, *draft.notes):
         print(note, file=sys.stderr)
-    engine = Engine(loaded.served, speculation)
+    engine = Engine(loaded.served, draft.speculation)
     messages = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*messages, {"role": "user", "content": ""}])
     print(f"Ctrl-C ends an answer, {EXIT} the conversation.", file=sys.stderr)

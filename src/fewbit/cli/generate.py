@@ -40,6 +40,8 @@ def generate(
         json: Write text, tokens and record to this file; - prints them on stdout instead of the
             text.
     """
+    from msgspec.structs import replace
+
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.pull import locate
     from fewbit.cli.streaming import stream, write_out
@@ -51,13 +53,19 @@ def generate(
     from fewbit.report.generation import describe_generation
     from fewbit.report.loading import describe_loading
 
-    text, params, speculation = prompt.text(), sampling.params(), run.speculation()
-    loaded = load_model(locate(model), run.settings())
-    fallbacks = kernel_fallbacks(loaded.runner.kernels)
-    for line in (*describe_loading(loaded.runner.loading), *fallbacks, prompt.choice(loaded)):
+    text, params, settings, chosen = (
+        prompt.text(),
+        sampling.params(),
+        run.settings(),
+        run.drafting(),
+    )
+    loaded = load_model(locate(model), settings)
+    draft = chosen.opened(loaded, settings)
+    notes = (*describe_loading(loaded.runner.loading), *kernel_fallbacks(loaded.runner.kernels))
+    for line in (*notes, *draft.notes, prompt.choice(loaded)):
         _note(line)
     request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
-    engine = Engine(loaded.served, speculation)
+    engine = Engine(loaded.served, draft.speculation)
     shown = json != STDOUT
     streamed = stream(engine, request, write_out if shown else lambda _: None)
     if shown and not streamed.text.endswith("\n"):
@@ -65,7 +73,8 @@ def generate(
     for line in describe_generation(streamed.record):
         _note(line)
     if json is not None:
-        deliver(_report(loaded, run, prompt, text, streamed), json, _drawn_already)
+        report = _report(loaded, run, prompt, text, streamed)
+        deliver(replace(report, draft=draft.record), json, _drawn_already)
     return EXIT_INTERRUPTED if streamed.record.finish is FinishReason.CANCELLED else 0
 
 

@@ -13,8 +13,8 @@ from fewbit.cli.cache import KV_HELP, ROTATE_HELP, KvOption, RotateOption, cache
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
+    from fewbit.cli.drafts import ChosenDraft
     from fewbit.engine.loaded import LoadedModel
-    from fewbit.engine.request import Speculation
     from fewbit.engine.stop import StopCondition
     from fewbit.model.runner import RunSettings
     from fewbit.records.evaluation import Conditions
@@ -103,8 +103,11 @@ class RunOptions:
         ),
     ] = ()
     draft: Annotated[
-        Literal["none", "ngram"],
-        Parameter(help="Speculate; the output is the same bit for bit, with or without."),
+        str,
+        Parameter(
+            help="Speculate with a smaller model (a name, a path to a GGUF file, or a folder), or "
+            "with ngram, the text so far; greedy and seeded output stays the same bit for bit."
+        ),
     ] = "none"
     draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
     context: Annotated[int | None, Parameter(help="Positions of the prompt and the output.")] = None
@@ -150,14 +153,11 @@ class RunOptions:
             rotate_keys=self.rotate_keys,
         )
 
-    def speculation(self) -> Speculation | None:
-        """Return the draft; raises UsageError."""
-        from fewbit.engine.request import Speculation
-        from fewbit.speculate.drafts import NgramDraft
+    def drafting(self) -> ChosenDraft:
+        """Return the draft that is asked for, found but not opened; raises as `chosen_draft`."""
+        from fewbit.cli.drafts import chosen_draft
 
-        if self.draft_tokens < 1:
-            raise UsageError(f"--draft-tokens is {self.draft_tokens}; it must be at least 1.")
-        return Speculation(NgramDraft(), self.draft_tokens) if self.draft == "ngram" else None
+        return chosen_draft(self.draft, self.draft_tokens)
 
     def stop_condition(self, ends: frozenset[int]) -> StopCondition:
         """Return when to stop, the model's own ends included; raises RequestError."""

@@ -27,13 +27,18 @@ class LoadedModel:
     template: ChatTemplate | None
 
     @property
+    def vocabulary(self) -> int:
+        """The ids that can be generated are those below; rows of the model beyond are padding."""
+        return min(self.tokenizer.vocabulary_size, self.runner.program.vocabulary)
+
+    @property
     def served(self) -> Served:
         """The model as an engine takes it; padding rows of the vocabulary are masked."""
         executor = self.runner.executor
         pool = executor.pool if isinstance(executor, NativeExecutor) else None
         return Served(
             executor=executor,
-            vocabulary=min(self.tokenizer.vocabulary_size, self.runner.program.vocabulary),
+            vocabulary=self.vocabulary,
             context=self.runner.context,
             decoder=lambda prompt: self.tokenizer.stream(after=prompt),
             threads=SamplingThreads(pool),

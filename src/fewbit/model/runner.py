@@ -25,7 +25,7 @@ from fewbit.records.kernels import Activations, KernelPlan, KernelRecord, kernel
 from fewbit.records.loading import LoadRecord, MemoryPlan
 from fewbit.runtime.chooser import choose, choose_isa, demand, rounding_of
 from fewbit.runtime.executor import Binding, Executor
-from fewbit.runtime.native import NativeExecutor, available_cores
+from fewbit.runtime.native import NativeExecutor, Pool, available_cores
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
 
@@ -242,12 +242,17 @@ def load(
     return runner_of(open_model(Path(path)), settings)
 
 
-def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
+def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = None) -> Runner:
     """Make an opened model ready to run.
 
     Weights are packed slot by slot and the file's pages let go of as they are, so peak memory is
     about that of the packed weights and the KV store. Where a file of packed weights lies beside
     the model and fits it, that is mapped instead.
+
+    Args:
+        source: the model.
+        settings: how it is run.
+        pool: threads that another executor of this process has, to share them; None for new ones.
 
     Raises:
         UsageError: a context longer than the model was made for, heads that the KV cache's type
@@ -265,7 +270,7 @@ def runner_of(source: ModelSource, settings: RunSettings) -> Runner:
     if settings.executor == "reference":
         loading = LoadRecord(memory=memory, notes=source.checkpoint.notes, seconds=0.0)
         return Runner(source, binding, ReferenceExecutor(binding, pages), loading, context)
-    executor, loading = _load_native(source, binding, pages, settings, memory)
+    executor, loading = _load_native(source, binding, pages, settings, memory, pool)
     return Runner(source, binding, executor, loading, context)
 
 
@@ -331,15 +336,20 @@ def _require_used(kernel: str, chosen: Collection[KernelRecord]) -> None:
     )
 
 
-def _load_native(
-    source: ModelSource, binding: Binding, pages: int, settings: RunSettings, memory: MemoryPlan
+def _load_native(  # noqa: PLR0913, PLR0917
+    source: ModelSource,
+    binding: Binding,
+    pages: int,
+    settings: RunSettings,
+    memory: MemoryPlan,
+    pool: Pool | None,
 ) -> tuple[NativeExecutor, LoadRecord]:
     """Take the weights from where they are kept, or pack them, and keep them where asked to."""
     began = time.perf_counter()
-    threads = settings.threads or available_cores()
+    threads = pool.size if pool else settings.threads or available_cores()
     isa = demand(settings.isa, settings.kernel).isa
     kept = find_kept(source, binding, threads)
-    executor = NativeExecutor(kept.bound(binding), pages=pages, threads=threads, isa=isa)
+    executor = NativeExecutor(kept.bound(binding), pages=pages, threads=pool or threads, isa=isa)
     notes, written = [*source.checkpoint.notes, kept.note], ""
     if settings.keep_packed and not kept.matrices:
         notes.append(keep(kept, executor.matrices))

@@ -134,12 +134,22 @@ class EngineRecord(Record, frozen=True, kw_only=True):
     preemptions: int
 
 
+class DraftModelRecord(Record, frozen=True, kw_only=True):
+    """The model that drafted, and how it ran."""
+
+    model: ModelFacts
+    kernels: tuple[KernelRecord, ...]
+    loading: LoadRecord
+
+
 class GenerationReport(Record, frozen=True, kw_only=True):
     """One generation with its conditions, as `fewbit generate --json` writes it."""
 
     model: ModelFacts
     kernels: tuple[KernelRecord, ...]
     loading: LoadRecord
+    draft: DraftModelRecord | None = None
+    """None where no model drafted."""
     conditions: Conditions
     prompt: str
     """As given, before any chat template."""

@@ -1,0 +1,185 @@
+"""A draft model opened beside its target: on its threads, with its tokens, in its context."""
+
+import json
+
+import numpy as np
+import pytest
+from fakes import draft_query
+from tiny_models import CONFIGS, random_weights
+from tiny_subjects import begin_with_bos, tokenizer, write_subject
+
+from fewbit.cli.app import run
+from fewbit.engine.engine import Engine
+from fewbit.engine.loaded import load_model
+from fewbit.engine.loaded_draft import load_draft
+from fewbit.engine.request import Request, Speculation
+from fewbit.engine.scheduler import Limits
+from fewbit.engine.stop import StopCondition
+from fewbit.errors import UsageError
+from fewbit.model.runner import Piece, RunSettings, step_of
+from fewbit.records.base import from_json
+from fewbit.records.generation import GenerationReport
+from fewbit.sampling import SamplingParams
+
+GREEDY = SamplingParams(temperature=0)
+SETTINGS = RunSettings(threads=2, context=192, sequences=4)
+
+
+def nearly(weights, share, seed=7):
+    """The same weights, each off by a share of their deviation: a draft that is often right."""
+    random = np.random.default_rng(seed)
+    return {
+        name: (w + share * w.std() * random.standard_normal(w.shape)).astype(np.float32)
+        for name, w in weights.items()
+    }
+
+
+def pair(folder, config, share=0.1, **fields):
+    """Write a target and a draft of one kind."""
+    weights = random_weights(config)
+    target = write_subject(folder / "target", config=config, weights=weights)
+    draft = write_subject(folder / "draft", config=config, weights=nearly(weights, share), **fields)
+    return target, draft
+
+
+@pytest.fixture(scope="module", params=["llama-tied", "gemma3", "mistral"])
+def opened(request, tmp_path_factory):
+    """Two of them have windows of 8 and 16 positions."""
+    target, draft = pair(tmp_path_factory.mktemp(request.param), CONFIGS[request.param])
+    return load_model(target, SETTINGS), draft
+
+
+def texts(count, seed=5):
+    random = np.random.default_rng(seed)
+    return [tuple(random.integers(3, 250, n).tolist()) for n in random.integers(4, 90, count)]
+
+
+def served(loaded, speculation, requests):
+    """Return each request's tokens and record, with the requests joining one after another."""
+    engine = Engine(loaded.served, speculation, limits=Limits(rows=64, sequences=3))
+    waiting, found = list(requests), {}
+    numbers = {}
+    while waiting or engine.busy:
+        if waiting:
+            numbers[engine.add(waiting.pop(0))] = len(numbers)
+        for output in engine.step():
+            tokens, _ = found.get(numbers[output.request], ((), None))
+            found[numbers[output.request]] = (*tokens, *output.tokens), output.record
+    return [found[i] for i in range(len(requests))]
+
+
+def test_requests_that_join_and_leave_get_what_they_would_get_alone(opened):
+    loaded, path = opened
+    draft = load_draft(path, loaded, SETTINGS).draft
+    params = [GREEDY, SamplingParams(seed=3), SamplingParams(temperature=0.5, top_k=40, seed=4)]
+    requests = [
+        Request(prompt, params[i % 3], StopCondition(max_tokens=24))
+        for i, prompt in enumerate(texts(6))
+    ]
+    alone = [served(loaded, None, [request])[0][0] for request in requests]
+    together = served(loaded, Speculation(draft, 4), requests)
+    assert [tokens for tokens, _ in together] == alone
+    counts = [p for _, record in together for p in record.draft.positions]
+    assert 0 < sum(p.accepted for p in counts) < sum(p.tested for p in counts)
+    assert draft.pages_held == 0
+
+
+def next_logits(executor, tokens, computed, pages):
+    """Logits after the last token, with the keys of the first `computed` as they lie there."""
+    rows = np.array(tokens[computed:], np.int32)
+    last = np.array([len(rows) - 1], np.int32)
+    return executor.step(step_of([Piece(rows, computed, pages, last)])).copy()
+
+
+def test_the_store_after_rollbacks_equals_that_of_a_fresh_run(opened):
+    """Bit for bit: what attention reads of every position decides the logits of the next."""
+    loaded, path = opened
+    one, other = (load_draft(path, loaded, SETTINGS) for _ in range(2))
+    random = np.random.default_rng(0)
+    tokens = list(texts(1)[0])
+    for _ in range(30):
+        proposal = one.draft.propose([draft_query(0, tokens, 4, params=GREEDY)])[0].tokens
+        tokens += proposal[: random.integers(0, 5)]
+        tokens.append(int(random.integers(3, 250)))
+    query = draft_query(0, tokens, 1, params=GREEDY)
+    assert one.draft.pending(query) < 5
+    one.draft.propose([query])
+    state = one.draft._sequences[0]
+    assert state.computed == len(tokens)
+    seen = next_logits(one.runner.executor, tokens, len(tokens) - 1, state.table.array)
+    pages = np.arange(3, dtype=np.int32)
+    fresh = next_logits(other.runner.executor, tokens, 0, pages)
+    assert np.array_equal(seen, fresh)
+
+
+def test_it_runs_on_the_threads_of_its_target(opened):
+    loaded, path = opened
+    runner = load_draft(path, loaded, SETTINGS).runner
+    assert runner.executor.pool is loaded.runner.executor.pool
+
+
+def test_it_has_no_more_context_than_its_target_or_itself(tmp_path):
+    config = CONFIGS["llama-tied"]
+    target, draft = pair(tmp_path, config)
+    written = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**written, "max_position_embeddings": 100}))
+    loaded = load_model(target, SETTINGS)
+    small = load_draft(draft, loaded, SETTINGS).draft
+    assert small.context == 100
+    request = Request(texts(1)[0][:40], GREEDY, StopCondition(max_tokens=100))
+    [(plain, _)] = served(loaded, None, [request])
+    [(tokens, record)] = served(loaded, Speculation(small, 4), [request])
+    assert tokens == plain
+    assert "context of 100 tokens is full" in record.draft_off
+
+
+# --- vocabularies ---------------------------------------------------------------------------------
+
+
+def test_rows_beyond_the_tokens_are_padding_and_never_drafted(tmp_path):
+    config = CONFIGS["llama-tied"]
+    wide = {**config, "vocab_size": 352}
+    target = write_subject(tmp_path / "target", config=config)
+    draft = write_subject(tmp_path / "draft", config=wide)
+    loaded = load_model(target, SETTINGS)
+    opened = load_draft(draft, loaded, SETTINGS)
+    assert opened.runner.program.vocabulary == 352
+    assert opened.draft._model.vocabulary == loaded.vocabulary < 320
+
+
+def test_another_vocabulary_is_refused_with_its_first_tokens(tmp_path):
+    config = CONFIGS["llama-tied"]
+    other = begin_with_bos(tokenizer(merges=(("a", "n"), ("an", "d"))))
+    target, draft = pair(tmp_path, config, backend=other)
+    with pytest.raises(UsageError, match=r"token 259 is 'an' in the draft and 'th' in the target"):
+        load_draft(draft, load_model(target, SETTINGS), SETTINGS)
+
+
+# --- from the command line ------------------------------------------------------------------------
+
+
+def report_of(capsys, *arguments):
+    assert run(["generate", *map(str, arguments), "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    return from_json(GenerationReport, out.encode(), name="stdout"), err
+
+
+@pytest.mark.parametrize("sampling", [(), ("--temperature", 0.8, "--seed", 3)])
+def test_generate_with_a_draft_model_says_the_same(tmp_path, capsys, sampling):
+    target, draft = pair(tmp_path, CONFIGS["llama-tied"], share=0.02)
+    shared = (target, "--raw", "-p", "abcabc", "--max-tokens", 40, *sampling)
+    plain, _ = report_of(capsys, *shared)
+    drafted, _ = report_of(capsys, *shared, "--draft", draft, "--draft-tokens", 3)
+    assert drafted.tokens == plain.tokens
+    assert drafted.generation.draft.draft == "draft"
+    assert drafted.draft.model.path == str(draft)
+    assert drafted.draft.kernels
+    assert plain.draft is None
+
+
+def test_a_draft_that_is_not_there_is_named(tmp_path, capsys):
+    target = write_subject(tmp_path / "target")
+    assert run(["generate", str(target), "-p", "a", "--draft", "nowhere"]) == 2
+    said = capsys.readouterr().err
+    assert "draft 'nowhere'" in said
+    assert "ngram" in said
