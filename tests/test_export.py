@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +11,24 @@ import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.atomic import claimed
+from fewbit.checkpoint.safetensors_read import SafetensorsFile
+from fewbit.checkpoint.safetensors_write import Part, write_shards
 from fewbit.cli.app import run
-from fewbit.errors import OutputError, UsageError
+from fewbit.errors import FaultError, OutputError, UsageError
 from fewbit.export.cost import expected_error
 from fewbit.export.job import export
 from fewbit.export.plan import plan_export, require_held
 from fewbit.export.target import ExportSettings
 from fewbit.export.targets import TARGETS, find_target
 from fewbit.formats.registry import decode, parse_format
+from fewbit.formats.spec import digest
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.manifest import read_manifest
 
 SETTINGS = ExportSettings()
+FOLDERS = [to for to in TARGETS if to not in ("gguf", "torchao")]
 
 
 def folder(path: Path, name: str = "llama") -> Path:
@@ -118,6 +123,40 @@ def test_a_target_holds_nothing_of_a_model(tmp_path, to):
     assert hash(target) == hash(find_target(to, SETTINGS))
 
 
+@pytest.mark.parametrize("to", [*FOLDERS, pytest.param("torchao", marks=pytest.mark.interop)])
+def test_weights_in_shards(tmp_path, to):
+    """Every tensor in a file of at most 8 kB, or alone in a larger one, is read back as it was."""
+    source = artefact(tmp_path)
+    exported(source, tmp_path / "whole", to)
+    exported(source, tmp_path / "out", to, ExportSettings(shard_bytes=8_000))
+    shards = sorted((tmp_path / "out").glob("*.safetensors"))
+    names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
+    assert [path.name for path in shards] == names and len(names) > 5
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    sizes = Counter()
+    for path in shards:
+        with SafetensorsFile(path) as file:
+            stored = [entry.info for entry in file.header.tensors.values()]
+            assert {index["weight_map"][info.name] for info in stored} == {path.name}
+            sizes[path.name] = sum(info.nbytes for info in stored)
+            assert sizes[path.name] <= 8_000 or len(stored) == 1
+    assert index["metadata"] == {"total_size": sizes.total()}
+    with open_model(tmp_path / "whole") as one, open_model(tmp_path / "out") as other:
+        assert one.slots.keys() == other.slots.keys()
+        for slot in one.slots:
+            assert one.info(slot).format == other.info(slot).format
+            assert digest(one.read(slot)) == digest(other.read(slot))
+    assert read_manifest(tmp_path / "whole") == read_manifest(tmp_path / "out")
+
+
+def test_content_out_of_order_is_a_fault_where_weights_are_in_shards(tmp_path):
+    parts = [Part(name, "U8", (4,)) for name in "abc"]
+    arrays = [(name, np.zeros(4, np.uint8)) for name in "acb"]
+    write_shards(tmp_path, parts, arrays, {}, 100)
+    with pytest.raises(FaultError, match="no content was given for b"):
+        write_shards(tmp_path, parts, arrays, {}, 8)
+
+
 @pytest.mark.parametrize(("to", "name"), [("hf", "out"), ("gguf", "out.gguf")])
 def test_a_second_run_on_an_output_refuses(tmp_path, capsys, to, name):
     source, out = folder(tmp_path), tmp_path / name
@@ -177,6 +216,7 @@ def test_the_command(tmp_path, capsys):
         (["--to", "hf"], "--out is missing"),
         (["--to", "hf", "--split-size", "2GB", "--out", "x"], "--split-size is for"),
         (["--to", "hf", "--split-size", "much", "--out", "x"], "is no size"),
+        (["--to", "gguf", "--shard-size", "2GB", "--out", "x"], "--shard-size is for"),
     ],
 )
 def test_wrong_flags(tmp_path, capsys, arguments, message):

@@ -149,6 +149,19 @@ def test_transformers_gives_our_logits_for_a_gguf_file(name, tmp_path):
     assert np.abs(transformers_logits(out) - our_logits(source)).max() <= 1e-4
 
 
+@pytest.mark.parametrize(
+    ("to", "recipe"),
+    [("hf", "rtn-int4-g32"), ("compressed-tensors", "rtn-w8a8"), ("torchao", "rtn-w8a8")],
+)
+def test_transformers_reads_shards_as_one_file(tmp_path, to, recipe):
+    with open_model(folder(tmp_path, "llama")) as model:
+        quantize(model, find(recipe), tmp_path / "artefact")
+    whole = exported(tmp_path / "artefact", tmp_path / "whole", to)
+    cut = exported(tmp_path / "artefact", tmp_path / "cut", to, ExportSettings(shard_bytes=8_000))
+    assert len(list(cut.glob("model-*.safetensors"))) > 5
+    np.testing.assert_array_equal(transformers_logits(cut), transformers_logits(whole))
+
+
 def test_transformers_gives_our_logits_for_a_quantized_artefact(tmp_path):
     with open_model(folder(tmp_path, "qwen3")) as model:
         quantize(model, find("rtn-int4-g32"), tmp_path / "artefact")

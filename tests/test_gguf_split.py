@@ -10,10 +10,11 @@ import pytest
 
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_read import GgufCheckpoint
-from fewbit.checkpoint.gguf_split import MAX_PARTS, open_gguf, written_as
+from fewbit.checkpoint.gguf_split import open_gguf, written_as
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, part_paths, write_gguf, write_gguf_parts
 from fewbit.checkpoint.open import open_checkpoint
+from fewbit.checkpoint.parted import MAX_FILES
 from fewbit.cli.app import run
 from fewbit.errors import BadFileError, MissingError, UsageError
 from fewbit.formats.registry import encode, parse_format
@@ -64,7 +65,7 @@ def test_a_tensor_larger_than_a_part_is_a_part(tmp_path):
 
 
 def test_too_many_parts_are_refused(tmp_path):
-    many = [TensorInfo(f"t{i}", INFOS[0].format, (1, 1), 4) for i in range(MAX_PARTS + 1)]
+    many = [TensorInfo(f"t{i}", INFOS[0].format, (1, 1), 4) for i in range(MAX_FILES + 1)]
     with pytest.raises(UsageError, match="--split-size"):
         write_gguf_parts(tmp_path / "m.gguf", FACTS, many, TENSORS.__getitem__, 1)
 

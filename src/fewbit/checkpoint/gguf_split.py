@@ -18,13 +18,13 @@ from fewbit.checkpoint.gguf_read import GgufCheckpoint
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.mapped import ClosedByWith, quoted
 from fewbit.checkpoint.missing import missing_tensor
+from fewbit.checkpoint.parted import MAX_FILES
 from fewbit.errors import BadFileError, MissingError
 from fewbit.formats.spec import QuantTensor
 from fewbit.records.loading import FileStamp
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
 _KEYS = (NUMBER, COUNT, TENSORS)
-MAX_PARTS = 4096
 _NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
 _SHOWN = 3
 
@@ -38,7 +38,7 @@ def open_gguf(path: Path) -> GgufCheckpoint | SplitGgufCheckpoint:
     """
     part = GgufCheckpoint(path)
     try:
-        count = _number(part, COUNT, 1, MAX_PARTS) if COUNT in part.facts.metadata else 1
+        count = _number(part, COUNT, 1, MAX_FILES) if COUNT in part.facts.metadata else 1
         return part if count == 1 else SplitGgufCheckpoint(part, count)
     except BaseException:
         part.close()
@@ -143,7 +143,7 @@ def _paths(path: Path, count: int) -> list[Path]:
 
 
 def _check_part(part: GgufCheckpoint, number: int, count: int) -> None:
-    found = (_number(part, COUNT, 1, MAX_PARTS), _number(part, NUMBER, 0, MAX_PARTS))
+    found = (_number(part, COUNT, 1, MAX_FILES), _number(part, NUMBER, 0, MAX_FILES))
     if found != (count, number):
         raise BadFileError(
             f"{part.path} says that it is part {found[1] + 1} of {found[0]}, and its name that it "

@@ -12,13 +12,15 @@ import numpy as np
 from fewbit.atomic import replacing
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_header import DEFAULT_ALIGNMENT, MAGIC
-from fewbit.checkpoint.gguf_split import MAX_PARTS, part_path, split_keys
+from fewbit.checkpoint.gguf_split import part_path, split_keys
 from fewbit.checkpoint.gguf_types import SCALARS, ArrayOf, MetadataType, ValueType
+from fewbit.checkpoint.parted import parted
 from fewbit.errors import FaultError, UnsupportedError, UsageError
 from fewbit.formats.registry import GGUF_TYPES
 from fewbit.formats.spec import BlockSpec, QuantTensor
 
 VERSION = 3
+_OPTION = "--split-size"
 
 
 def overlay(facts: GgufFacts, changes: Mapping[str, tuple[MetadataType, Any] | None]) -> GgufFacts:
@@ -65,7 +67,7 @@ def write_gguf(
 
 def part_paths(out: Path, tensors: Sequence[TensorInfo], largest: int) -> list[Path]:
     """Return the files that `write_gguf_parts` writes; raises UsageError for too many."""
-    count = len(_parted(tensors, largest))
+    count = len(parted(tensors, largest, _OPTION))
     return [out] if count == 1 else [part_path(out, number, count) for number in range(count)]
 
 
@@ -90,7 +92,7 @@ def write_gguf_parts(
     Raises:
         OutputError, UnsupportedError, UsageError, FaultError: as `write_gguf`.
     """
-    parts = _parted(tensors, largest)
+    parts = parted(tensors, largest, _OPTION)
     if len(parts) == 1:
         write_gguf(out, facts, tensors, read)
         return
@@ -98,24 +100,6 @@ def write_gguf_parts(
         keys = split_keys(number, len(parts), len(tensors))
         own = overlay(facts if number == 0 else _bare(facts), keys)
         write_gguf(part_path(out, number, len(parts)), own, part, read)
-
-
-def _parted(tensors: Sequence[TensorInfo], largest: int) -> list[list[TensorInfo]]:
-    """Return consecutive tensors in parts of at most so many bytes, none of them empty."""
-    parts: list[list[TensorInfo]] = [[]]
-    size = 0
-    for info in tensors:
-        if parts[-1] and size + info.nbytes > largest:
-            parts.append([])
-            size = 0
-        parts[-1].append(info)
-        size += info.nbytes
-    if len(parts) > MAX_PARTS:
-        raise UsageError(
-            f"Parts of {largest:,} bytes would be {len(parts)}, more than the {MAX_PARTS} allowed; "
-            "give a larger --split-size."
-        )
-    return parts
 
 
 def _bare(facts: GgufFacts) -> GgufFacts:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.atomic import replacing
+from fewbit.atomic import replacing, write_bytes
 from fewbit.checkpoint.checkpoint import TensorInfo
+from fewbit.checkpoint.huggingface import INDEX, WEIGHTS
+from fewbit.checkpoint.parted import parted
 from fewbit.checkpoint.safetensors_read import DTYPES, METADATA
 from fewbit.errors import FaultError, UnsupportedError
 
@@ -83,6 +86,41 @@ def write_safetensors(
             _write_part(file, name, array, places.pop(name, None))
         if places:
             raise FaultError(f"{path}: no content was given for {', '.join(places)}.")
+
+
+def write_shards(
+    folder: Path,
+    parts: Sequence[Part],
+    content: Iterable[tuple[str, NDArray[Any]]],
+    metadata: Mapping[str, str],
+    largest: int,
+) -> None:
+    """Write a folder's weights: one file, or numbered ones with an index, as transformers does.
+
+    Args:
+        folder: where they go.
+        parts: every entry.
+        content: the data of every entry, in the order of `parts` where they are several files.
+        metadata: free text for the header of each file.
+        largest: bytes of tensors in a file, at most, unless one tensor alone has more.
+
+    Raises:
+        OutputError, FaultError: as `write_safetensors`.
+        UsageError: there are too many files.
+    """
+    shards = parted(parts, largest, "--shard-size")
+    if len(shards) == 1:
+        write_safetensors(folder / WEIGHTS, parts, content, metadata)
+        return
+    names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
+    places = {part.name: n for n, shard in enumerate(shards) for part in shard}
+    for number, pairs in groupby(content, lambda pair: places[pair[0]]):
+        write_safetensors(folder / names[number], shards[number], pairs, metadata)
+    index = {
+        "metadata": {"total_size": sum(part.nbytes for part in parts)},
+        "weight_map": {name: names[number] for name, number in places.items()},
+    }
+    write_bytes(folder / INDEX, json.dumps(index, indent=2).encode() + b"\n")
 
 
 def _header(parts: Sequence[Part], metadata: Mapping[str, str]) -> bytes:

@@ -21,6 +21,7 @@ def export(  # noqa: PLR0913
     requantize: Annotated[bool, Parameter(negative="")] = False,
     dtype: Literal["bf16", "f16", "f32"] = "bf16",
     split_size: str | None = None,
+    shard_size: str | None = None,
     json: JsonOption = None,
 ) -> int:
     """Write a model in the format of another runtime, with tokenizer, template and manifest.
@@ -35,6 +36,7 @@ def export(  # noqa: PLR0913
         requantize: Allow formats that do not hold every value of the source's.
         dtype: What integers become where the target has floats only.
         split_size: Cut a GGUF file into parts of at most this size, such as 2GB.
+        shard_size: Put at most this much into one of a folder's files of weights; 5GB.
         json: Write the plan or the manifest to this file too; - prints it on stdout instead.
     """
     from fewbit.checkpoint.gguf_split import written_as
@@ -54,6 +56,7 @@ def export(  # noqa: PLR0913
     settings = ExportSettings(
         dtype=parse_format(dtype),
         split_bytes=None if split_size is None else parse_size(split_size).bytes,
+        shard_bytes=None if shard_size is None else parse_size(shard_size).bytes,
     )
     target = find_target(to, settings)
     with open_model(locate(model)) as source:

@@ -13,8 +13,7 @@ from fewbit.atomic import creating_folder, write_bytes
 from fewbit.checkpoint.artefact import MANIFEST
 from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.checkpoint.detect import CONFIG
-from fewbit.checkpoint.huggingface import WEIGHTS
-from fewbit.checkpoint.safetensors_write import Part, write_safetensors
+from fewbit.checkpoint.safetensors_write import Part, write_shards
 from fewbit.export.job import Job
 from fewbit.model.sidecars import sidecars
 from fewbit.model.weights import ModelSource
@@ -23,6 +22,8 @@ from fewbit.records.export import AbsentTensor
 
 _METADATA = {"format": "pt"}
 """What transformers asks for in a file's header."""
+SHARD_BYTES = 5_000_000_000
+"""Bytes of tensors in a file of weights, at most, as transformers had it for long."""
 
 
 def write_folder(
@@ -37,8 +38,8 @@ def write_folder(
     Args:
         job: the export.
         changes: what config.json says beside the model's own configuration.
-        parts: every entry of the safetensors file.
-        content: the data of every entry, in any order, made from `job.read` one slot at a time.
+        parts: every entry of the weights.
+        content: the data of every entry, in that order, made from `job.read` one slot at a time.
         metadata: more free text for the file's header.
 
     Raises:
@@ -52,7 +53,8 @@ def write_folder(
         write_bytes(partial / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
         for name, file in sidecars(facts).items():
             write_bytes(partial / name, file)
-        write_safetensors(partial / WEIGHTS, parts, content, {**_METADATA, **metadata})
+        largest = job.settings.shard_bytes or SHARD_BYTES
+        write_shards(partial, parts, content, {**_METADATA, **metadata}, largest)
         write_bytes(partial / MANIFEST, job.manifest_json())
 
 

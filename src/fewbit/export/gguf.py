@@ -111,6 +111,8 @@ def gguf(settings: ExportSettings) -> GgufTarget:
     """
     if settings.dtype != BF16:
         raise UsageError("--dtype is for --to hf; leave it out.")
+    if settings.shard_bytes is not None:
+        raise UsageError("--shard-size is for folders; give --split-size for --to gguf.")
     return GgufTarget(settings.split_bytes)
 
 

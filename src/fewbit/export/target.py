@@ -33,7 +33,9 @@ class ExportSettings:
     dtype: NumberFormat = BF16
     """What integers become where the target has floats only."""
     split_bytes: int | None = None
-    """Bytes of tensors in one file, at most; None for one file."""
+    """Bytes of tensors in one part of a GGUF file, at most; None for one file."""
+    shard_bytes: int | None = None
+    """Bytes of tensors in one of a folder's files of weights, at most; None for 5 GB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,7 @@ def dtype_of(settings: ExportSettings) -> NumberFormat:
         UsageError: another is set.
     """
     if settings.split_bytes is not None:
-        raise UsageError("--split-size is for --to gguf; leave it out.")
+        raise UsageError("--split-size is for --to gguf; give --shard-size for a folder.")
     return settings.dtype
 
 

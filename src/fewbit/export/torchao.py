@@ -161,13 +161,14 @@ def _parts(module: str, form: NumberFormat, shape: tuple[int, int]) -> list[Part
 def _arrays(tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
     form = tensor.spec
     assert tensor.scales is not None
-    yield _SCALE, tensor.scales
     if isinstance(form, Fp8Spec):
         yield _QDATA, tensor.codes
+        yield _SCALE, tensor.scales
         return
     assert isinstance(form, QuantSpec)
     middle = 0 if form.symmetric else 1 << (form.bits - 1)
     yield _QDATA, (integers(tensor) - middle).astype(np.int8)
+    yield _SCALE, tensor.scales
     if not _has_zeros(form):
         return
     if tensor.zeros is None:

@@ -73,7 +73,7 @@ def parse_size(text: str) -> SizeTarget:
     match = _SIZE.fullmatch(text)
     if match is None or not float(match[1]):
         raise UsageError(
-            f"The target size '{text}' is no size; write a number with kB, MB, GB, kiB, MiB or "
+            f"'{text}' is no size; write a number with kB, MB, GB, kiB, MiB or "
             "GiB, 90MB for example."
         )
     return SizeTarget(int(float(match[1]) * _UNITS[match[2] or "B"]), text.replace(" ", ""))
