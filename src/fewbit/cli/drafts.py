@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fewbit.errors import MissingError, UsageError
+from fewbit.errors import BadFileError, MissingError, UsageError
 
 if TYPE_CHECKING:
     from fewbit.engine.loaded import LoadedModel
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fewbit.speculate.drafts import Draft
 
 NONE = "none"
+SUFFIX = "suffix"
 
 
 def _ngram(_: LoadedModel) -> Draft:
@@ -26,7 +28,13 @@ def _ngram(_: LoadedModel) -> Draft:
     return NgramDraft()
 
 
-NAMED: Mapping[str, Callable[[LoadedModel], Draft]] = {"ngram": _ngram}
+def _suffix(target: LoadedModel, text: Path | None = None) -> Draft:
+    from fewbit.speculate.suffix import SuffixDraft
+
+    return SuffixDraft(() if text is None else target.text_prompt(_read(text)))
+
+
+NAMED: Mapping[str, Callable[[LoadedModel], Draft]] = {"ngram": _ngram, SUFFIX: _suffix}
 """The drafts that need no file of their own; whatever else is named is a model."""
 
 
@@ -64,7 +72,7 @@ class OpenedDraft:
 
 @dataclass(frozen=True)
 class ChosenDraft:
-    """A draft that is asked for: one of `NAMED`, a model, or (None) nothing."""
+    """A draft that is asked for: one of `NAMED`, a model, one and then the other, or nothing."""
 
     longest: int
     named: Callable[[LoadedModel], Draft] | None = None
@@ -74,24 +82,26 @@ class ChosenDraft:
         """Return it beside the target; raises as `load_draft`."""
         from fewbit.engine.loaded_draft import load_draft
         from fewbit.engine.request import Speculation
+        from fewbit.speculate.combined import CombinedDraft
 
-        if self.named is not None:
-            return OpenedDraft(Speculation(self.named(target), self.longest))
+        named = None if self.named is None else self.named(target)
         if self.path is None:
-            return OpenedDraft(None)
+            return OpenedDraft(None if named is None else Speculation(named, self.longest))
         model = load_draft(self.path, target, settings)
-        return OpenedDraft(Speculation(model.draft, self.longest), model)
+        draft = model.draft if named is None else CombinedDraft(named, model.draft)
+        return OpenedDraft(Speculation(draft, self.longest), model)
 
 
-def chosen_draft(name: str, longest: int) -> ChosenDraft:
+def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDraft:
     """Return the draft of this name, a model's found and perhaps fetched, but not opened.
 
     Args:
-        name: `none`, one of `NAMED`, or what a user calls a model.
+        name: `none`, one of `NAMED`, what a user calls a model, or the two joined by `+`.
         longest: tokens drafted at once, at most.
+        text: a UTF-8 file that a suffix draft looks in too.
 
     Raises:
-        UsageError: it may draft nothing.
+        UsageError: it may draft nothing, or would not look at the text.
         MissingError, DownloadError: there is no such model.
     """
     from fewbit.cli.pull import locate
@@ -100,11 +110,31 @@ def chosen_draft(name: str, longest: int) -> ChosenDraft:
         raise UsageError(f"--draft-tokens is {longest}; it must be at least 1.")
     if name == NONE:
         return ChosenDraft(longest)
-    if name in NAMED:
-        return ChosenDraft(longest, named=NAMED[name])
+    first, _, rest = name.partition("+")
+    named = NAMED.get(first)
+    if text is not None:
+        if first != SUFFIX:
+            raise UsageError(
+                f"--draft-text is {text} and --draft {name}, which looks at no other text; use "
+                f"--draft {SUFFIX}, or leave --draft-text out."
+            )
+        named = partial(_suffix, text=text)
+    if named is not None and not rest:
+        return ChosenDraft(longest, named=named)
     try:
-        return ChosenDraft(longest, path=locate(name))
+        return ChosenDraft(longest, named=named, path=locate(rest if named else name))
     except MissingError as error:
         raise MissingError(
             f"The draft {error} Without a model there are: {', '.join((NONE, *NAMED))}."
         ) from error
+
+
+def _read(text: Path) -> str:
+    try:
+        return text.read_text(encoding="utf-8")
+    except OSError as error:
+        raise MissingError(
+            f"--draft-text {text} cannot be read ({error.strerror}); give a text file."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadFileError(f"--draft-text {text} is not UTF-8 text; give a text file.") from error

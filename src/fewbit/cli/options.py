@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -106,9 +107,13 @@ class RunOptions:
         str,
         Parameter(
             help="Speculate with a smaller model (a name, a path to a GGUF file, or a folder), or "
-            "with ngram, the text so far; greedy and seeded output stays the same bit for bit."
+            "with the text so far: ngram, suffix, or either and then a model, as in suffix+MODEL; "
+            "greedy and seeded output stays the same bit for bit."
         ),
     ] = "none"
+    draft_text: Annotated[
+        Path | None, Parameter(help="A text file that a suffix draft looks in too.")
+    ] = None
     draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
     context: Annotated[int | None, Parameter(help="Positions of the prompt and the output.")] = None
     threads: Annotated[int | None, Parameter(help="Of the native executor; all cores.")] = None
@@ -157,7 +162,7 @@ class RunOptions:
         """Return the draft that is asked for, found but not opened; raises as `chosen_draft`."""
         from fewbit.cli.drafts import chosen_draft
 
-        return chosen_draft(self.draft, self.draft_tokens)
+        return chosen_draft(self.draft, self.draft_tokens, self.draft_text)
 
     def stop_condition(self, ends: frozenset[int]) -> StopCondition:
         """Return when to stop, the model's own ends included; raises RequestError."""
