@@ -237,6 +237,7 @@ class Program:
     logits: Buffer
     layers: int
     vocabulary: int
+    """Token ids that it reads; the logits are those of all of them, or of fewer."""
     context: int
     cache_type: CacheType = CacheType.F16
 

@@ -328,9 +328,9 @@ class Planner : private StagePlanner {
   void check_logits() const {
     const int logits = program_.logits;
     if (logits < 0) return;
-    if (made(logits).domain != Domain::kWanted || made(logits).width != program_.vocabulary) {
+    if (made(logits).domain != Domain::kWanted || made(logits).width > program_.vocabulary) {
       throw std::invalid_argument(
-          "the program's logits are not as wide as its vocabulary, one row a wanted row.");
+          "the program's logits are wider than its vocabulary, or not one row a wanted row.");
     }
   }
 

@@ -55,6 +55,9 @@ class ModelConfig:
     intermediate: int
     vocabulary: int
     """Rows of the embedding; the tokenizer may use fewer."""
+    head_rows: int | None = None
+    """Rows of a head that was cut to some tokens, so that the model can only draft; None where the
+    head has one for each row of the embedding."""
     context: int
     """Positions the model was made for."""
     eps: float
@@ -100,6 +103,12 @@ class ModelConfig:
             _check_mixture(self.mixture)
         if self.mlp_rotation:
             _check_rotation(self)
+        if self.head_rows is not None and (self.tied or not 0 < self.head_rows <= self.vocabulary):
+            raise BadFileError(
+                f"The head was cut to {self.head_rows} of {self.vocabulary} tokens"
+                f"{', but is the table of the embedding' if self.tied else ''}; the configuration "
+                "is damaged."
+            )
 
     @property
     def query_width(self) -> int:

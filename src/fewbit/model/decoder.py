@@ -197,12 +197,13 @@ class _Decoder:
         x = self.add(SelectRows(**self.place(OUTSIDE, "select", config.hidden), x=x))
         x = self.norm(OUTSIDE, "final_norm", x)
         name = "embed.weight" if config.tied else "head.weight"
-        weight = self.slot(name, config.vocabulary, config.hidden)
-        place = self.place(OUTSIDE, "head", config.vocabulary)
+        rows = config.vocabulary if config.head_rows is None else config.head_rows
+        weight = self.slot(name, rows, config.hidden)
+        place = self.place(OUTSIDE, "head", rows)
         logits = self.add(Linear(**place, x=x, weight=weight))
         if config.logits_softcap is None:
             return logits
-        place = self.place(OUTSIDE, "logits_softcap", config.vocabulary)
+        place = self.place(OUTSIDE, "logits_softcap", rows)
         return self.add(Softcap(**place, x=logits, cap=config.logits_softcap))
 
     def norm(self, layer: int, site: str, x: Buffer) -> Buffer:

@@ -30,6 +30,9 @@ from fewbit.program import Activation
 ROPE_DIVISORS = "rope_freqs.weight"
 """The tensor with one divisor per rope frequency (Llama 3)."""
 
+KEPT = "fewbit.draft.kept"
+"""The key with the ids, ascending, whose rows a draft's cut head has."""
+
 _GEMMA_27B_LAYERS = 62
 """Gemma 3 27B alone scales attention by hidden / heads instead of the head's width."""
 _SCALINGS = ("none", "linear", "yarn")
@@ -71,6 +74,7 @@ def from_gguf(
         head_dim=head_dim,
         intermediate=fields.integer("feed_forward_length", 1, HIDDEN_LIMIT),
         vocabulary=_vocabulary(fields, tensors),
+        head_rows=_head_rows(metadata, owner),
         context=fields.integer("context_length", 1, CONTEXT_LIMIT),
         eps=fields.number("attention.layer_norm_rms_epsilon", 0.0, 1.0),
         rope=rope,
@@ -115,6 +119,13 @@ def _vocabulary(fields: Fields, tensors: Mapping[str, TensorInfo]) -> int:
     if name not in tensors:
         raise MissingError(f"{fields.owner} has no tensor '{name}'; fetch the model again.")
     return tensors[name].shape[0]
+
+
+def _head_rows(metadata: Mapping[str, Any], owner: str) -> int | None:
+    kept = metadata.get(KEPT)
+    if kept is not None and not isinstance(kept, list):
+        raise BadFileError(f"{owner}: {KEPT} must be an array of token ids; prepare it again.")
+    return None if kept is None else len(kept)
 
 
 def _attention_scale(family: Family, hidden: int, heads: int, layers: int, head_dim: int) -> float:

@@ -126,8 +126,21 @@ def open_model(path: Path) -> ModelSource:
     Raises:
         BadFileError, MissingError, UnsupportedError: the checkpoint or its configuration cannot be
             used, a tensor is missing or of another shape, or one is there inside a layer that the
-            Program would leave out.
+            Program would leave out; or it was prepared as a draft.
     """
+    source = open_draft_model(path)
+    if source.config.head_rows is None:
+        return source
+    source.close()
+    raise UnsupportedError(
+        f"{path} was prepared as a draft: its head has {source.config.head_rows:,} of "
+        f"{source.config.vocabulary:,} tokens, so it cannot stand alone; give it to its target "
+        "with --draft."
+    )
+
+
+def open_draft_model(path: Path) -> ModelSource:
+    """Open a model of any kind, one whose head was cut included; raises as `open_model`."""
     checkpoint = open_checkpoint(path)
     try:
         return source_of(checkpoint)
