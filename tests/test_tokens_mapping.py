@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 from tiny_subjects import tokenizer as letters
-from tiny_tokenizers import LINES, PROBES, SPECIAL, byte_level, hugging_face, sentence_piece
+from tiny_tokenizers import (
+    CONTROL,
+    LINES,
+    PROBES,
+    SPECIAL,
+    byte_level,
+    hugging_face,
+    sentence_piece,
+)
 
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.from_hugging_face import from_hugging_face
@@ -61,12 +69,12 @@ def test_what_is_not_shared_is_in_no_pair_of_equal_bytes(pair):
     found = map_tokens(target, draft)
     taken = set(found.draft_ids.tolist())
     free = {
-        (token in draft.added_tokens, draft.token_bytes(token))
+        (token in draft.special_ids, draft.token_bytes(token))
         for token in range(draft.vocabulary_size)
         if token not in taken
     }
     for token in set(range(target.vocabulary_size)) - set(found.support.tolist()):
-        assert (token in target.added_tokens, target.token_bytes(token)) not in free
+        assert (token in target.special_ids, target.token_bytes(token)) not in free
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -90,8 +98,7 @@ def test_swapped_tokens_are_found_by_their_bytes():
     assert found.read([a, b, a]) == [b, a, b]
 
 
-def test_a_name_of_a_special_token_in_a_text_is_not_that_token():
-    """An added token and text that spells it are two things, whatever their bytes."""
+def test_a_special_token_is_not_text_that_spells_it():
     plain = byte_level(
         token_type=[1] * (len(byte_level()["tokenizer.ggml.tokens"])),
         bos_token_id=None,
@@ -102,6 +109,21 @@ def test_a_name_of_a_special_token_in_a_text_is_not_that_token():
     special = BYTES.backend.token_to_id(SPECIAL[0])
     assert special not in found.support
     assert found.passes_ids  # read as the token of those bytes, but never proposed
+
+
+def test_an_added_token_is_found_though_only_one_side_calls_it_special():
+    types = list(byte_level()["tokenizer.ggml.token_type"])
+    types[-1] = CONTROL
+    tool = BYTES.backend.token_to_id("<tool>")
+    assert tool in map_tokens(BYTES, from_gguf(byte_level(token_type=types))).support
+    assert tool in map_tokens(from_gguf(byte_level(token_type=types)), BYTES).support
+
+
+def test_the_draft_begins_as_it_was_trained_where_the_target_begins_with_nothing():
+    silent = from_gguf(byte_level(add_bos_token=False))
+    assert map_tokens(silent, PIECES).beginning == PIECES.behaviour.prefix
+    assert map_tokens(BYTES, PIECES).beginning == ()
+    assert map_tokens(silent, BYTES).beginning == ()
 
 
 def test_ends_of_other_names_stand_for_each_other():

@@ -68,6 +68,10 @@ COMMANDS = {
         "Talk with a model.",
         "fewbit chat smollm2-135m",
     ),
+    "pair": (
+        "Say whether a draft model fits a target, and name every difference.",
+        "fewbit pair qwen-1.5b.gguf qwen-0.5b.gguf",
+    ),
     "bench": (
         "Measure a model's speed beside what this machine can do.",
         "fewbit bench smollm2-135m --concurrency 1,16",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from fewbit.tokens.pieces import SentencePieces
+from fewbit.tokens.pretokenizers import expressions
 from fewbit.tokens.tokenizer import Tokenizer
 
 PROBE = (
@@ -54,9 +57,36 @@ def vocabulary(tokenizer: Tokenizer) -> dict[int, str]:
     return {token: text for text, token in sorted(pairs)}
 
 
+@dataclass(frozen=True)
+class Cutting:
+    """How a tokenizer cuts text, beside the tokens themselves."""
+
+    words: tuple[str, ...]
+    """Expressions that cut text into words, applied in turn."""
+    normalizer: str
+    """As JSON; `null` where text stays as it is."""
+    whole_words: bool
+    """A word that is itself a token is taken without merging."""
+    merges: list[tuple[str, str]]
+
+
+def cutting(tokenizer: Tokenizer) -> Cutting:
+    """Return how a tokenizer cuts text."""
+    tree = json.loads(tokenizer.backend.to_str())
+    return Cutting(
+        words=expressions(tree.get("pre_tokenizer")),
+        normalizer=json.dumps(tree.get("normalizer"), sort_keys=True),
+        whole_words=bool(tree["model"].get("ignore_merges")),
+        merges=_merges(tree["model"]),
+    )
+
+
 def merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Return the merges of a BPE in order, or nothing for another model."""
-    model = json.loads(tokenizer.backend.to_str())["model"]
+    return _merges(json.loads(tokenizer.backend.to_str())["model"])
+
+
+def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = model.get("merges", [])
     return [tuple(line) if isinstance(line, list) else tuple(line.split(" ", 1)) for line in lines]
 

@@ -7,7 +7,7 @@ the sequence grows. It proposes only tokens that both have.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -18,7 +18,7 @@ from fewbit.tokens.pieces import is_byte_token
 from fewbit.tokens.tokenizer import MAX_IDS, SpecialTokens, Tokenizer
 
 _Key = tuple[bool, bytes]
-"""Whether a token is an added one, and its bytes: an added token is no text that spells it."""
+"""Whether a token is special, and its bytes: a special token is no text that spells it."""
 
 
 class TokenMap:
@@ -29,10 +29,16 @@ class TokenMap:
         draft_ids: int32 [n], the draft's id of each; no id occurs twice.
         passes_ids: the draft reads every token of the target by the same id, so nothing needs
             mapping. It may have more tokens; they are never proposed.
+        beginning: what the draft reads before a sequence: its own begin-of-text token, where ids
+            are mapped and the target's texts begin without one.
     """
 
     def __init__(
-        self, support: ArrayLike, draft_ids: ArrayLike, readings: Sequence[tuple[int, ...]]
+        self,
+        support: ArrayLike,
+        draft_ids: ArrayLike,
+        readings: Sequence[tuple[int, ...]],
+        beginning: tuple[int, ...] = (),
     ) -> None:
         """Keep a map.
 
@@ -40,10 +46,12 @@ class TokenMap:
             support: as the attribute.
             draft_ids: as the attribute.
             readings: for each id of the target, what the draft reads in its place.
+            beginning: as the attribute.
         """
         self.support: NDArray[np.int32] = np.asarray(support, np.int32)
         self.draft_ids: NDArray[np.int32] = np.asarray(draft_ids, np.int32)
         self._readings = readings
+        self.beginning = beginning
         self.passes_ids = all(reading == (token,) for token, reading in enumerate(readings))
 
     def read(self, tokens: Iterable[int]) -> list[int]:
@@ -57,7 +65,7 @@ class TokenMap:
     def restricted(self, kept: ArrayLike) -> TokenMap:
         """Return the map for a draft that proposes only the ids `kept`; it reads all the same."""
         left = np.isin(self.draft_ids, np.asarray(kept))
-        return TokenMap(self.support[left], self.draft_ids[left], self._readings)
+        return TokenMap(self.support[left], self.draft_ids[left], self._readings, self.beginning)
 
 
 def map_tokens(
@@ -69,10 +77,10 @@ def map_tokens(
 ) -> TokenMap:
     """Return the tokens that two tokenizers share.
 
-    Tokens of equal bytes are the same token, added ones (special or user-defined) apart from text.
-    Where several have the same bytes, equal ids come first, then pieces before byte tokens, then
-    lower ids. The tokens that begin and end a text stand for each other where their names differ
-    and the other side has no such name.
+    Tokens of equal bytes are the same token; special ones apart from text, unless one side has an
+    added token for special and the other does not. Where several have the same bytes, equal ids
+    come first, then pieces before byte tokens, then lower ids. The tokens that begin and end a text
+    stand for each other where their names differ and the other side has no such name.
 
     Args:
         target: whose ids a sequence has.
@@ -86,14 +94,15 @@ def map_tokens(
         return TokenMap(every, every, [(token,) for token in every])
     ours, theirs = _tokens(target, target_rows), _tokens(draft, draft_rows)
     found = {token: token for token, key in ours.items() if theirs.get(token) == key}
-    left, free = _by_key(ours, found), _by_key(theirs, found)
-    for key, ids in left.items():
-        found.update(zip(ids, free.get(key, ()), strict=False))
+    _join(found, ours, theirs)
+    _join(found, *(_added(*side) for side in ((target, ours), (draft, theirs))))
     _map_roles(found, target.special, draft.special, theirs)
     support = sorted(found)
     spelling = _Spelling(theirs, draft.special.unknown)
     readings = [_reading(token, found, ours, spelling) for token in range(size)]
-    return TokenMap(support, [found[token] for token in support], readings)
+    own = draft.behaviour.prefix
+    beginning = () if target.behaviour.prefix or not set(own) <= theirs.keys() else own
+    return TokenMap(support, [found[token] for token in support], readings, beginning)
 
 
 def _reading(
@@ -114,10 +123,10 @@ def same_tokens(target: Tokenizer, draft: Tokenizer) -> bool:
 
 def _tokens(tokenizer: Tokenizer, rows: int | None) -> dict[int, _Key]:
     """Return what each id that can be run stands for; the likeliest of equal ones first."""
-    texts, added = vocabulary(tokenizer), tokenizer.added_tokens
+    texts, added, special = vocabulary(tokenizer), tokenizer.added_tokens, tokenizer.special_ids
     pieces = tokenizer.behaviour.pieces
     return {
-        token: (True, pieces.added_token(texts[token]))
+        token: (token in special, pieces.added_token(texts[token]))
         if token in added
         else (False, pieces.model_token(texts[token]))
         for token in sorted(texts, key=lambda token: (is_byte_token(texts[token]), token))
@@ -125,12 +134,21 @@ def _tokens(tokenizer: Tokenizer, rows: int | None) -> dict[int, _Key]:
     }
 
 
-def _by_key(tokens: Mapping[int, _Key], without: Container[int]) -> dict[_Key, list[int]]:
-    found: defaultdict[_Key, list[int]] = defaultdict(list)
-    for token, key in tokens.items():
-        if token not in without:
-            found[key].append(token)
-    return found
+def _added(tokenizer: Tokenizer, tokens: Mapping[int, _Key]) -> dict[int, _Key]:
+    """Return the added ones alone, special or not."""
+    return {token: (True, tokens[token][1]) for token in tokenizer.added_tokens if token in tokens}
+
+
+def _join(found: dict[int, int], ours: Mapping[int, _Key], theirs: Mapping[int, _Key]) -> None:
+    """Give each token that has no partner yet the first free one of its key."""
+    free: defaultdict[_Key, deque[int]] = defaultdict(deque)
+    taken = set(found.values())
+    for token, key in theirs.items():
+        if token not in taken:
+            free[key].append(token)
+    for token, key in ours.items():
+        if token not in found and free.get(key):
+            found[token] = free[key].popleft()
 
 
 def _map_roles(
@@ -150,8 +168,8 @@ class _Spelling:
 
     def __init__(self, tokens: Mapping[int, _Key], unknown: int | None) -> None:
         self._tokens: dict[bytes, int] = {}
-        for token, (added, data) in tokens.items():
-            if data and not added:
+        for token, (special, data) in tokens.items():
+            if data and not special:
                 self._tokens.setdefault(data, token)
         self._longest = max(map(len, self._tokens), default=0)
         self._unknown = () if unknown is None else (unknown,)

@@ -7,8 +7,9 @@ wrong ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
@@ -78,3 +79,20 @@ WORD_RULES: dict[str, WordRule] = {
     "tekken": WordRule((TEKKEN,), whole_words=True, adds_bos=True),
 }
 """`default` is what llama.cpp assumes for files that name no cut."""
+
+
+def expressions(part: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the expressions that a pre-tokenizer of the tokenizers library cuts by, in turn."""
+    if part is None:
+        return ()
+    match part.get("type"):
+        case "Sequence":
+            return tuple(e for step in part["pretokenizers"] for e in expressions(step))
+        case "Split" if part.get("behavior") == "Isolated" and not part.get("invert"):
+            pattern = part.get("pattern") or {}
+            return (pattern.get("Regex", "?"),)
+        case "Digits" if part.get("individual_digits"):
+            return (r"\p{N}",)
+        case "ByteLevel" if not part.get("add_prefix_space"):
+            return (GPT2,) if part.get("use_regex", True) else ()
+    return (str(part.get("type")),)

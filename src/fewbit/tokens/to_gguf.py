@@ -15,7 +15,7 @@ from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.gguf_fields import PREFIX, TokenType, padding_text
 from fewbit.tokens.identity import cut_difference, merges, vocabulary
 from fewbit.tokens.pieces import ByteLevelPieces, is_byte_token
-from fewbit.tokens.pretokenizers import GPT2, WORD_RULES
+from fewbit.tokens.pretokenizers import WORD_RULES, expressions
 from fewbit.tokens.tokenizer import SpecialTokens, Tokenizer, named_ends
 
 _ROLES = (("bos", "bos"), ("eos", "eos"), ("unknown", "unknown"), ("padding", "padding"))
@@ -103,38 +103,21 @@ def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _word_rule(tree: Mapping[str, Any]) -> str:
     """Return the name of the rule by which a tokenizer cuts text into words."""
-    expressions = _expressions(tree.get("pre_tokenizer"))
+    found = expressions(tree.get("pre_tokenizer"))
     composes = (tree.get("normalizer") or {}).get("type") == "NFC"
     whole_words = bool(tree["model"].get("ignore_merges"))
     for name, rule in WORD_RULES.items():
         if (rule.expressions, rule.composes, rule.whole_words) == (
-            expressions,
+            found,
             composes,
             whole_words,
         ):
             return name
     raise UnsupportedError(
         "The tokenizer cuts text into words by a rule that has no name in GGUF files "
-        f"({' and then '.join(expressions)[:160] or 'none'}); supported are those of "
+        f"({' and then '.join(found)[:160] or 'none'}); supported are those of "
         f"{', '.join(WORD_RULES)}."
     )
-
-
-def _expressions(part: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the expressions that a pre-tokenizer of the tokenizers library cuts by, in turn."""
-    if part is None:
-        return ()
-    match part.get("type"):
-        case "Sequence":
-            return tuple(e for step in part["pretokenizers"] for e in _expressions(step))
-        case "Split" if part.get("behavior") == "Isolated" and not part.get("invert"):
-            pattern = part.get("pattern") or {}
-            return (pattern.get("Regex", "?"),)
-        case "Digits" if part.get("individual_digits"):
-            return (r"\p{N}",)
-        case "ByteLevel" if not part.get("add_prefix_space"):
-            return (GPT2,) if part.get("use_regex", True) else ()
-    return (str(part.get("type")),)
 
 
 def _sentence_piece(tokenizer: Tokenizer, texts: Mapping[int, str], rows: int) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""What differs between the tokenizers of a target and a draft, and what that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice, zip_longest
+
+import numpy as np
+
+from fewbit.records.pair import Consequence, PairCheck, PairDifference, SharedTokens
+from fewbit.speculate.pair_member import SHOWN, Pair, PairMember
+from fewbit.tokens.identity import vocabulary
+
+
+def shared_tokens(pair: Pair) -> SharedTokens:
+    """Count what both vocabularies have."""
+    support, ids = pair.tokens.support, pair.tokens.draft_ids
+    target, draft = (_runnable(member) for member in (pair.target, pair.draft))
+    return SharedTokens(
+        count=len(support),
+        same_ids=int(np.count_nonzero(support == ids)),
+        target_only=len(target) - len(support),
+        draft_only=len(draft) - len(support),
+    )
+
+
+def compare_tokens(pair: Pair) -> PairCheck:
+    """Compare every token's bytes, id by id."""
+    shared = shared_tokens(pair)
+    differences = [d for d in (_moved(pair), _target_only(pair), _draft_only(pair)) if d]
+    return PairCheck(
+        name="tokens",
+        agrees="" if differences else f"{shared.count:,} tokens, each with its id and its bytes",
+        differences=tuple(differences),
+    )
+
+
+def compare_rows(pair: Pair) -> PairCheck:
+    """Compare the sizes of the embeddings, whose rows beyond the tokens are padding."""
+    target, draft = pair.target, pair.draft
+    found = [d for d in (_short_of_rows(target), _short_of_rows(draft)) if d]
+    if target.rows != draft.rows:
+        found.append(
+            PairDifference(
+                found=f"The target has {target.rows:,} rows for {_size(target):,} ids, the draft "
+                f"{draft.rows:,} for {_size(draft):,}.",
+                effect="Rows without a token are padding; they are masked on both sides and never "
+                "drawn.",
+                consequence=Consequence.NONE,
+            )
+        )
+    agrees = f"{target.rows:,} rows for {_size(target):,} ids; the others are masked"
+    return PairCheck(
+        name="vocabulary padding", agrees="" if found else agrees, differences=tuple(found)
+    )
+
+
+def compare_cutting(pair: Pair) -> PairCheck:
+    """Compare what cuts text: words, normalization, merges."""
+    one, other = pair.target.cutting, pair.draft.cutting
+    found = []
+    if (one.words, one.normalizer, one.whole_words) != (
+        other.words,
+        other.normalizer,
+        other.whole_words,
+    ):
+        found.append(_cut_otherwise("Text is cut into words by different rules.", _rules(pair)))
+    if one.merges != other.merges:
+        pairs = enumerate(zip_longest(one.merges, other.merges))
+        different = (
+            f"merge {rank} is {_merge(ours)} in the target, {_merge(theirs)} in the draft"
+            for rank, (ours, theirs) in pairs
+            if ours != theirs
+        )
+        sentence = (
+            f"The merges differ ({len(one.merges):,} in the target, {len(other.merges):,} in the "
+            f"draft, {len(set(one.merges) & set(other.merges)):,} in both)."
+        )
+        found.append(_cut_otherwise(sentence, different))
+    agrees = f"{len(one.merges):,} merges, words cut by one rule"
+    return PairCheck(
+        name="merges and words", agrees="" if found else agrees, differences=tuple(found)
+    )
+
+
+def _moved(pair: Pair) -> PairDifference | None:
+    support, ids = pair.tokens.support, pair.tokens.draft_ids
+    places = np.flatnonzero(support != ids)
+    if not places.size:
+        return None
+    first = [(int(support[p]), int(ids[p])) for p in places[:SHOWN]]
+    return PairDifference(
+        found=f"{places.size:,} tokens have another id in the draft.",
+        effect="Ids are mapped by the tokens' bytes, in both directions, at no loss.",
+        consequence=Consequence.MAPPING,
+        examples=tuple(f"{pair.target.token(a)} is {pair.draft.token(b)}" for a, b in first),
+    )
+
+
+def _target_only(pair: Pair) -> PairDifference | None:
+    missing = _runnable(pair.target).difference(pair.tokens.support.tolist())
+    if not missing:
+        return None
+    examples = []
+    for token in sorted(missing)[:SHOWN]:
+        read = pair.tokens.read([token])
+        examples.append(f"{pair.target.token(token)} is read as {pair.draft.tokens(read)}")
+    return PairDifference(
+        found=f"{len(missing):,} tokens of the target are unknown to the draft.",
+        effect="The draft reads each as tokens of its own that spell it, and never proposes one: "
+        "where the target draws it, the block ends.",
+        consequence=Consequence.MAPPING,
+        examples=tuple(examples),
+    )
+
+
+def _draft_only(pair: Pair) -> PairDifference | None:
+    more = _runnable(pair.draft).difference(pair.tokens.draft_ids.tolist())
+    if not more:
+        return None
+    return PairDifference(
+        found=f"{len(more):,} tokens of the draft are unknown to the target.",
+        effect="They are masked before the draft draws, so they are never proposed.",
+        consequence=Consequence.NONE,
+        examples=tuple(pair.draft.token(token) for token in sorted(more)[:SHOWN]),
+    )
+
+
+def _short_of_rows(member: PairMember) -> PairDifference | None:
+    if member.rows >= _size(member):
+        return None
+    return PairDifference(
+        found=f"{member.name} has {_size(member):,} token ids and only {member.rows:,} rows.",
+        effect=f"Ids from {member.rows:,} on can be neither read nor drawn.",
+        consequence=Consequence.MAPPING,
+    )
+
+
+def _cut_otherwise(found: str, examples: Iterable[str]) -> PairDifference:
+    return PairDifference(
+        found=found,
+        effect="The draft reads the target's tokens as they are, which it would have cut "
+        "otherwise: the output is the same, fewer tokens are accepted.",
+        consequence=Consequence.SLOWER,
+        examples=tuple(islice(examples, SHOWN)),
+    )
+
+
+def _rules(pair: Pair) -> list[str]:
+    return [f"{side}: {_rule(m)}" for side, m in (("target", pair.target), ("draft", pair.draft))]
+
+
+def _rule(member: PairMember) -> str:
+    cut = member.cutting
+    whole = ", whole words first" if cut.whole_words else ""
+    normalizer = "" if cut.normalizer == "null" else f", normalizer {cut.normalizer[:80]}"
+    return f"{' and then '.join(cut.words)[:160] or 'no words'}{normalizer}{whole}"
+
+
+def _merge(merge: tuple[str, str] | None) -> str:
+    return "none" if merge is None else repr(" ".join(merge)[:80])
+
+
+def _size(member: PairMember) -> int:
+    return member.tokenizer.vocabulary_size
+
+
+def _runnable(member: PairMember) -> set[int]:
+    return {token for token in vocabulary(member.tokenizer) if token < member.rows}
