@@ -12,6 +12,7 @@ from native_cases import SMALL, bind_random, run_alone, run_step, track
 from test_native_ops import Inputs, U, check
 
 from fewbit import _native
+from fewbit.errors import UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.program import Attention, CacheType, Hadamard
 from fewbit.runtime import kv
@@ -213,3 +214,29 @@ def test_a_value_out_of_range_is_not_hidden_by_the_rounding(store: str, slot: st
     bias.codes.view(np.float32)[0, 3] = np.nan
     logits = run_alone(NativeExecutor(binding, pages=1, threads=1), track(3, (0,), seed=1), 3)
     assert np.isnan(logits).all()
+
+
+# --- reading the store --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["native", "reference"])
+def test_a_page_is_told_by_its_tokens_and_positions_alone(kind: str):
+    binding = bound("int8")
+    executor = (
+        NativeExecutor(binding, pages=8, threads=1)
+        if kind == "native"
+        else ReferenceExecutor(binding, 8)
+    )
+    run_alone(executor, track(130, PAGES, seed=1), 130)
+    found = [executor.page(page) for page in PAGES[:2]]
+    run_alone(executor, track(130, PAGES[3:], seed=1), 7)
+    assert [executor.page(page) for page in PAGES[3:5]] == found
+    assert found[0] != found[1]
+    run_alone(executor, track(130, PAGES[3:], seed=2), 130)
+    assert executor.page(PAGES[3]) != found[0]
+
+
+def test_a_page_beyond_the_store_is_refused():
+    executor = NativeExecutor(bound("bf16"), pages=2, threads=1)
+    with pytest.raises(UsageError, match="page is 2"):
+        executor.page(2)

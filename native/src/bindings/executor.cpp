@@ -262,6 +262,15 @@ std::shared_ptr<ThreadPool> make_pool(int threads) {
   }
 }
 
+// A copy of a page: keys and values of all layers, as they lie in the store.
+nb::bytes read_page(const Executor& executor, int64_t page) {
+  const KvStore& store = executor.store();
+  if (page < 0 || page >= store.pages())
+    throw std::invalid_argument("page is " + std::to_string(page) + "; the store has " +
+                                std::to_string(store.pages()) + ".");
+  return nb::bytes(store.page(page), store.page_stride());
+}
+
 }  // namespace
 
 void bind_executor(nb::module_& module) {
@@ -285,6 +294,7 @@ void bind_executor(nb::module_& module) {
       .def("tap", &read_tap, arg("buffer"))
       .def_prop_ro("pages", &Executor::pages)
       .def_prop_ro("store_bytes", &Executor::store_bytes)
+      .def("page", &read_page, arg("page"))
       .def_prop_ro("workspace_bytes", &Executor::workspace_bytes);
 }
 

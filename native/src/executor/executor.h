@@ -43,6 +43,7 @@ class Executor {
   const Program& program() const { return program_; }
   int64_t pages() const { return store_.pages(); }
   size_t store_bytes() const { return store_.bytes(); }
+  const KvStore& store() const { return store_; }
   size_t workspace_bytes() const { return workspace_.size(); }
 
  private:

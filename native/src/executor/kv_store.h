@@ -24,6 +24,7 @@ class KvStore {
     const Layer& at = layers_[layer];
     return bytes_.data() + page * page_stride_ + at.offset + kv_head * at.head_stride;
   }
+  const uint8_t* page(int64_t page) const { return bytes_.data() + page * page_stride_; }
   size_t page_stride() const { return page_stride_; }
   size_t values_offset(int layer) const { return layers_[layer].values_offset; }
 

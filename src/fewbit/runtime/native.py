@@ -156,6 +156,19 @@ class NativeExecutor:
                 f"{len(step.wanted)}; run fewer rows at once."
             ) from error
 
+    def page(self, page: int) -> bytes:
+        """Return a copy of a page of the KV store: all layers' keys and values as they lie there.
+
+        Two pages written with the same tokens at the same positions are equal in every bit.
+
+        Raises:
+            UsageError: there is no such page.
+        """
+        try:
+            return self._native.page(page)
+        except ValueError as error:
+            raise UsageError(f"The page cannot be read: {error}") from error
+
     def tap(self, layer: int, site: str) -> NDArray[np.float32]:
         """Return a copy of what a tapped op wrote in the last step, float32 [rows, width].
 

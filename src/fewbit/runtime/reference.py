@@ -263,6 +263,11 @@ class ReferenceExecutor:
         """
         return self._run(step)[self._binding.program.logits]
 
+    def page(self, page: int) -> bytes:
+        """Return a copy of a page of the KV store: all layers' keys and values as they are read."""
+        stores = [store[i] for i in sorted(self._keys) for store in (self._keys, self._values)]
+        return b"".join(store[page].tobytes() for store in stores)
+
     def trace(self, step: StepInput) -> Mapping[Buffer, Floats]:
         """Run a step and return every buffer of the Program, for comparison op by op."""
         return self.trace_ops(self._binding.program.ops, {}, step)
