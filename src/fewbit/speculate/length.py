@@ -1,139 +1,183 @@
-"""How many tokens to draft: as many as the measured costs and acceptance pay for, perhaps none."""
+"""How many tokens to draft for each sequence of a batch: as many as are expected to pay.
+
+With S_j the chance that a sequence's first j drafted tokens all stand, a draft of K tokens brings
+1 + S_1 + ... + S_K tokens; it costs the drafting and the rows it adds to the step. The lengths with
+the most tokens per second over the whole batch are taken (the speed model of Leviathan et al.,
+ICML 2023, with measured costs in place of its constant ones, and jointly over a batch).
+
+Lengths are settled before the draft draws anything, and never shortened by what it drew. Leaving a
+token out because its q, or any score that depends on the token, looks poor would keep likely tokens
+and drop unlikely ones: what is then verified is no longer distributed as q, and the acceptance rule
+would correct for the wrong distribution. The output would be biased.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-
-from fewbit.errors import UsageError
-
-ASSUMED_ROW_COST = 0.1
-"""Cost of one more row in units of a step, until steps of two sizes were measured."""
+from operator import mul
 
 LEAST_GAIN = 1.02
 """A draft must promise this much more than none; less is lost in the noise of the clock."""
 
-_FORGET = 0.95
-_FIRST_PAUSE = 16
-_LONGEST_PAUSE = 256
+STAY = 1.01
+"""Lengths are kept while no others promise this much more than they do."""
 
-
-class StepCosts:
-    """Seconds of a decoding step as a line over its rows, fitted with older steps weighing less.
-
-    Beside it the seconds of drafting a token, averaged likewise.
-    """
-
-    def __init__(self) -> None:
-        self._draft_tokens = self._draft_seconds = 0.0
-        self._moments = np.zeros(5)  # sums of 1, x, y, x^2, x y; x is rows, y seconds
-
-    def observe(self, rows: int, seconds: float) -> None:
-        """Add a step that only decoded."""
-        seen = np.array([1.0, rows, seconds, rows * rows, rows * seconds])
-        self._moments = _FORGET * self._moments + seen
-
-    def observe_draft(self, tokens: int, seconds: float) -> None:
-        """Add the drafting of some tokens."""
-        self._draft_tokens = _FORGET * self._draft_tokens + tokens
-        self._draft_seconds = _FORGET * self._draft_seconds + seconds
-
-    def row_cost(self, rows: int) -> float:
-        """Return the cost of one more drafted row, in units of a step of `rows` rows.
-
-        It is that of drafting the token and of running its row; never negative.
-        """
-        weight, x, y, xx, xy = (float(moment) for moment in self._moments)
-        spread = weight * xx - x * x
-        if spread <= 1e-6 * weight * weight:
-            return ASSUMED_ROW_COST
-        slope = (weight * xy - x * y) / spread
-        step = (y - slope * x) / weight + slope * rows
-        if step <= 0:
-            return ASSUMED_ROW_COST
-        drafting = self._draft_seconds / self._draft_tokens if self._draft_tokens else 0.0
-        return (max(slope, 0.0) + drafting) / step
+DEAR = 0.01
+"""From this share of a step on, a draft's token is no longer next to nothing."""
 
 
 @dataclass(frozen=True)
-class LengthChange:
-    """From which generated token on a sequence's drafts had which length, and why."""
+class Prices:
+    """Seconds of a step by what is drafted in it; sequences are numbered as in the batch."""
 
-    token: int
-    length: int
-    reason: str
+    step: Sequence[float]
+    """Of the target's step with 0, 1, 2, ... drafted rows, all sequences' rows included."""
+    row: Sequence[float]
+    """What a drafted row of each sequence adds to that: its look at the keys before it."""
+    start: Sequence[float]
+    """What each sequence's first drafted token costs beforehand: tokens that its draft reads."""
+    call: float
+    """Of asking the draft at all."""
+    token: Sequence[float]
+    """Of drafting one token for 0, 1, 2, ... sequences at once."""
+
+    def of(self, lengths: Sequence[int]) -> float:
+        """Return the seconds of drafting these lengths and of the step."""
+        step = self.step[sum(lengths)] + sum(map(mul, self.row, lengths))
+        return step + self.drafting(lengths)
+
+    def drafting(self, lengths: Sequence[int]) -> float:
+        """Return the part that is drafting."""
+        if not any(lengths):
+            return 0.0
+        tokens = sum(self.token[sum(n > j for n in lengths)] for j in range(max(lengths)))
+        starts = sum(start for start, n in zip(self.start, lengths, strict=True) if n)
+        return self.call + starts + tokens
 
 
-class DraftLength:
-    """Chooses one sequence's draft length, step by step.
+@dataclass(frozen=True)
+class Choice:
+    """Draft lengths for a batch, and what they promise."""
 
-    With a the estimated chance that a drafted token is accepted and c the cost of a row, a draft of
-    K gives 1 + a + ... + a^K tokens for 1 + c K steps; the K with the best ratio is taken. Where
-    that is 0 drafting pauses, and is tried again after a while that doubles each time.
+    lengths: tuple[int, ...]
+    tokens: float
+    """Expected of the step, of all sequences that decode."""
+    seconds: float
+    """Expected of drafting and the step."""
+    gain: float
+    """Tokens per second over those without a draft."""
+
+
+def best_choice(
+    curves: Sequence[Sequence[float]],
+    prices: Prices,
+    *,
+    decoding: int,
+    before: Sequence[int] = (),
+) -> Choice:
+    """Return the lengths with the most expected tokens per second; all 0 where no draft pays.
 
     Args:
-        longest: the most tokens ever drafted.
-
-    Raises:
-        UsageError: `longest` is below 1.
+        curves: S_1, S_2, ... of each sequence that may have a draft, as long as its draft may be.
+        prices: of a step.
+        decoding: sequences that decode, those that may have no draft included.
+        before: lengths of the last step, kept where others promise hardly more.
     """
-
-    def __init__(self, longest: int) -> None:
-        if longest < 1:
-            raise UsageError(f"the longest draft is {longest} tokens; it must be at least 1.")
-        self.changes: list[LengthChange] = []
-        self._longest = longest
-        self._length = longest
-        # Four imagined tokens, three of them accepted, stand in until real ones outweigh them.
-        self._tested, self._accepted = 4.0, 3.0
-        self._pause = _FIRST_PAUSE
-        self._resume = 0
-
-    def next_length(self, token: int) -> int:
-        """Return how many tokens to draft when `token` tokens have been generated."""
-        if self._length or token < self._resume:
-            return self._length
-        return 1
-
-    def observe(self, token: int, *, tested: int, accepted: int, row_cost: float) -> None:
-        """Learn from a verified draft.
-
-        Args:
-            token: tokens generated by now.
-            tested: drafted tokens that the target reached.
-            accepted: how many of them it accepted.
-            row_cost: from `StepCosts.row_cost`.
-        """
-        self._tested = self._tested * _FORGET + tested
-        self._accepted = self._accepted * _FORGET + accepted
-        chance = self._accepted / self._tested
-        length = _best_length(chance, row_cost, self._longest)
-        if length == 0:
-            self._resume = token + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        else:
-            self._pause = _FIRST_PAUSE
-        if length != self._length:
-            self.changes.append(LengthChange(token, length, _reason(chance, row_cost, length)))
-        self._length = length
+    none = promise([0] * len(curves), curves, prices, decoding)
+    paths = (_path(curves, prices, decoding, bound) for bound in _bounds(curves, prices))
+    found = max(paths, key=lambda choice: choice.gain, default=none)
+    if any(before) and len(before) == len(curves):
+        kept = [min(length, len(curve)) for length, curve in zip(before, curves, strict=True)]
+        stay = promise(kept, curves, prices, decoding)
+        if any(kept) and stay.gain >= LEAST_GAIN and found.gain < STAY * stay.gain:
+            return stay
+    return found if found.gain >= LEAST_GAIN else none
 
 
-def _best_length(chance: float, row_cost: float, longest: int) -> int:
-    best, best_ratio = 0, LEAST_GAIN
-    tokens, gain = 1.0, 1.0
-    for length in range(1, longest + 1):
-        gain *= chance
-        tokens += gain
-        ratio = tokens / (1 + row_cost * length)
-        if ratio > best_ratio:
-            best, best_ratio = length, ratio
-    return best
+def least_loss(
+    curves: Sequence[Sequence[float]], prices: Prices, *, decoding: int
+) -> Choice | None:
+    """Return the draft to try where none is expected to pay: one sequence's, the least bad.
+
+    None where no sequence may have a draft.
+    """
+    able = [i for i, curve in enumerate(curves) if curve]
+    if not able:
+        return None
+    chosen = max(able, key=lambda i: curves[i][0])
+    options = []
+    for length in range(1, len(curves[chosen]) + 1):
+        lengths = [length if i == chosen else 0 for i in range(len(curves))]
+        options.append(promise(lengths, curves, prices, decoding))
+    return max(options, key=lambda choice: choice.gain)
 
 
-def _reason(chance: float, row_cost: float, length: int) -> str:
-    measured = (
-        f"{chance:.0%} of drafted tokens are accepted and a drafted row costs {row_cost:.0%} of a "
-        "step"
+def promise(
+    lengths: Sequence[int], curves: Sequence[Sequence[float]], prices: Prices, decoding: int
+) -> Choice:
+    """Return what given lengths promise."""
+    drafted = sum(sum(curve[:n]) for curve, n in zip(curves, lengths, strict=True))
+    tokens, seconds = decoding + drafted, prices.of(lengths)
+    return Choice(tuple(lengths), tokens, seconds, tokens / seconds * prices.step[0] / decoding)
+
+
+def describe_choice(rates: Sequence[float], length: int, choice: Choice, prices: Prices) -> str:
+    """Return the reason of a sequence's new length, for its record.
+
+    Args:
+        rates: the sequence's estimated acceptance by position.
+        length: for the sequence.
+        choice: what was chosen for the batch.
+        prices: that it was chosen at.
+    """
+    shown = " ".join(f"{rate:.0%}" for rate in rates[: max(length, 2)])
+    seen = f"drafted tokens are accepted at {shown}"
+    if length == 0:
+        return f"{seen}, so no draft pays"
+    drafting = prices.drafting(choice.lengths)
+    step = (choice.seconds - drafting) / prices.step[0]
+    return (
+        f"{seen}; the step costs {step:.2f} and drafting {drafting / prices.step[0]:.2f} of a "
+        f"plain one, so {length} pay best ({choice.gain:.2f} x)"
     )
-    return f"{measured}, so no draft pays" if length == 0 else f"{measured}, so {length} pay best"
+
+
+def _bounds(curves: Sequence[Sequence[float]], prices: Prices) -> list[int]:
+    """Return the bounds on the length to look under: 1, 2, 3, 4, 6, 8, 12, 16, ...
+
+    They matter because a draft's n-th token costs a step of the draft whether one sequence wants it
+    or all do. With one sequence, or a draft that costs next to nothing, one bound finds the best.
+    """
+    longest = max((len(curve) for curve in curves), default=0)
+    if len(curves) == 1 or max(prices.token) < DEAR * prices.step[0]:
+        return [longest] if longest else []
+    found = {b for i in range(6) for b in (1 << i, 3 << i) if b < longest}
+    return sorted({*found, longest} - {0})
+
+
+def _path(curves: Sequence[Sequence[float]], prices: Prices, decoding: int, bound: int) -> Choice:
+    """Return the best choice of lengths up to `bound`.
+
+    Tokens are added in the order of their chance to stand, so that for every number of rows the
+    most promising ones are looked at.
+    """
+    order = sorted(
+        (-chance, j, i) for i, curve in enumerate(curves) for j, chance in enumerate(curve[:bound])
+    )
+    tokens, seconds = float(decoding), prices.step[0] + prices.call
+    best, taken = tokens / prices.step[0], 0
+    counts = [0] * bound
+    for rows, (chance, j, i) in enumerate(order, start=1):
+        tokens -= chance
+        seconds += prices.step[rows] - prices.step[rows - 1] + prices.row[i]
+        seconds += prices.token[counts[j] + 1] - prices.token[counts[j]]
+        if j == 0:
+            seconds += prices.start[i]
+        counts[j] += 1
+        if tokens > best * seconds:
+            best, taken = tokens / seconds, rows
+    lengths = [0] * len(curves)
+    for _, _, i in order[:taken]:
+        lengths[i] += 1
+    return promise(lengths, curves, prices, decoding)
