@@ -17,6 +17,10 @@ from fewbit.errors import UsageError
 ASSUMED_ROW = 0.1
 """Cost of one more row in units of a step of one, where nothing was measured."""
 
+_READ_AT_ONCE = 8
+"""A draft whose costs were not measured is taken to read so many tokens in the time of drafting
+one."""
+
 _NEWEST = 0.1
 _FURTHEST = 4.0
 """One observation counts as at most so many times what was expected: a step that the machine
@@ -92,7 +96,9 @@ class CostTable:
         """
         if not counts:
             return 0.0
-        tokens = sum(_between(self.sequences, self.draft_seconds, count) for count in counts)
+        tokens = sum(
+            _between(self.sequences, self.draft_seconds, count) for count in counts if count
+        )
         return self.draft_fixed + self.draft_read * unread + tokens
 
 
@@ -112,7 +118,8 @@ class CostModel:
         self._load = self._added = 1.0
         self._drafting = 1.0
         self._draft_token: float | None = None  # seconds; where the table knows no draft
-        self._plain_seen = self._drafts_seen = 0
+        self._plain_seen = 0
+        self._rows = [0.0]  # the table's seconds by rows, as far as they were asked for
 
     @property
     def known(self) -> bool:
@@ -133,11 +140,26 @@ class CostModel:
         alone = self.table.step(plain)
         return self._load * (alone + self._added * (self.table.step(drafted) - alone))
 
+    def steps(self, plain: Shape, most: int) -> list[float]:
+        """Return the seconds of a step with 0, 1, ..., `most` drafted rows, but for attention's."""
+        while len(self._rows) <= plain.rows + most:
+            self._rows.append(self.table.step(Shape(len(self._rows))))
+        alone, load, added = self.table.step(plain), self._load, self._added
+        first = self._rows[plain.rows]
+        return [
+            load * (alone + added * (self._rows[rows] - first))
+            for rows in range(plain.rows, plain.rows + most + 1)
+        ]
+
+    def looking_back(self, position: int) -> float:
+        """Return what attention adds for a drafted row behind that many positions."""
+        return self._load * self._added * self.table.key_seconds * position
+
     def drafting(self, counts: Sequence[int], unread: int) -> float:
         """Return the seconds of drafting, as `CostTable.drafting`."""
         if self.table.sequences:
             return self._drafting * self.table.drafting(counts, unread)
-        return (self._draft_token or 0.0) * len(counts)
+        return (self._draft_token or 0.0) * (sum(map(bool, counts)) + unread / _READ_AT_ONCE)
 
     def observe_plain(self, shape: Shape, seconds: float) -> None:
         """Learn from a step without drafts."""
@@ -172,10 +194,9 @@ class CostModel:
             if expected > 0:
                 self._drafting = _towards(self._drafting, seconds / expected)
         else:
-            token = seconds / (len(counts) + unread / 8)  # tokens read at once are cheaper
+            token = seconds / (sum(map(bool, counts)) + unread / _READ_AT_ONCE)
             before = self._draft_token
             self._draft_token = token if before is None else _towards(before, token)
-        self._drafts_seen += 1
 
 
 def _towards(before: float, seen: float, weight: float = _NEWEST, *, least: float = 1e-12) -> float:

@@ -1,0 +1,231 @@
+"""Draft lengths over a run: what is known of costs and acceptance, turned into each step's lengths.
+
+The engine asks before each step, and tells what became of it; no clock is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fewbit.errors import UsageError
+from fewbit.speculate.costs import CostModel, CostTable, Shape
+from fewbit.speculate.ledger import EXPLORATION_STEPS, Account, Ledger
+from fewbit.speculate.length import (
+    LEAST_GAIN,
+    Choice,
+    Prices,
+    best_choice,
+    describe_choice,
+    least_loss,
+    promise,
+)
+from fewbit.speculate.survival import Acceptance, SequenceSurvival
+
+_KEEP_OWN, _KEEP_POOL = 0.95, 0.98
+_REST_STEPS = 4
+"""Where no draft pays, or many sequences draft, lengths stand for so many steps: choosing costs
+time too."""
+_LINDY = 64
+"""A text is expected to go on for as many tokens as it has, and these."""
+
+
+@dataclass(frozen=True)
+class LengthChange:
+    """From which generated token on a sequence's drafts had which length, and why."""
+
+    token: int
+    length: int
+    reason: str
+
+
+@dataclass(eq=False)
+class SequenceLength:
+    """What the controller keeps of one sequence."""
+
+    survival: SequenceSurvival
+    length: int = 0
+    trials: int = 0
+    changes: list[LengthChange] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A sequence that may have a draft in this step."""
+
+    state: SequenceLength
+    longest: int
+    """Tokens that could be of use, the engine's bound included."""
+    position: int
+    """Tokens so far."""
+    generated: int
+    """Of them, those that were generated."""
+    left: int
+    """Tokens that may still come."""
+    unread: int
+    """Tokens that the draft would have to read first."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step's draft lengths, in the order of the asks."""
+
+    lengths: tuple[int, ...]
+    trial: bool = False
+    """They are not expected to pay; the workload may have changed."""
+
+
+class LengthController:
+    """Chooses the draft lengths of an engine's sequences, step by step, within the bound on cost.
+
+    Args:
+        longest: the most tokens ever drafted at once for a sequence.
+        table: measured costs; None to learn them from the run's own steps.
+
+    Raises:
+        UsageError: `longest` is below 1.
+    """
+
+    def __init__(self, longest: int, table: CostTable | None = None) -> None:
+        if longest < 1:
+            raise UsageError(f"the longest draft is {longest} tokens; it must be at least 1.")
+        self.longest = longest
+        self.costs = CostModel(table)
+        self._ledger = Ledger()
+        self._pool = Acceptance(longest, _KEEP_POOL)
+        self._rest = 0
+        self._budgeted = self._read_granted = False
+
+    @property
+    def account(self) -> Account:
+        """What speculation cost and gained so far."""
+        return self._ledger.account
+
+    def sequence(self) -> SequenceLength:
+        """Return what is to be kept of a new sequence; it inherits what others have shown."""
+        self._rest = 0
+        own = Acceptance(self.longest, _KEEP_OWN)
+        return SequenceLength(SequenceSurvival(self._pool, own))
+
+    def rests(self) -> bool:
+        """Whether nothing is to be drafted in this step, which then need not be asked about."""
+        if not self.costs.known:
+            return True
+        self._rest -= 1
+        return self._rest >= 0
+
+    def plan(self, asks: Sequence[Ask], plain: Shape, decoding: int) -> Plan:
+        """Return how many tokens to draft for each sequence.
+
+        Args:
+            asks: sequences that may have a draft.
+            plain: the step without drafts.
+            decoding: sequences that decode in it.
+        """
+        self._set_budget(plain)
+        curves = [ask.state.survival.curve(ask.longest) for ask in asks]
+        prices = self._prices(asks, curves, plain)
+        before = [ask.state.length for ask in asks]
+        wanted = best_choice(curves, prices, decoding=decoding, before=before)
+        lengths = self._affordable(wanted.lengths, asks, prices)
+        choice = promise(lengths, curves, prices, decoding)
+        if choice.gain < LEAST_GAIN:
+            self._note(asks, promise([0] * len(asks), curves, prices, decoding), prices)
+            return self._trial(asks, curves, prices, decoding)
+        self._note(asks, choice, prices)
+        return Plan(choice.lengths)
+
+    def settle(self, *, spent: float, worth: float, trial: bool) -> None:
+        """Add a step with drafts to the account; arguments as `Ledger.add`."""
+        self._ledger.add(spent, worth, trial=trial)
+
+    def settle_plain(self, seconds: float) -> None:
+        """Add a step without drafts to the account."""
+        self._ledger.add_plain(seconds)
+
+    def _set_budget(self, plain: Shape) -> None:
+        if not self._budgeted:
+            self._ledger.grant(EXPLORATION_STEPS * self.costs.plain(plain))
+            self._budgeted = True
+
+    def _prices(
+        self, asks: Sequence[Ask], curves: Sequence[Sequence[float]], plain: Shape
+    ) -> Prices:
+        costs = self.costs
+        empty = costs.drafting((0,), 0)
+        read = costs.drafting((0,), 1) - empty
+        token = [0.0] + [costs.drafting((n + 1,), 0) - empty for n in range(len(asks))]
+        return Prices(
+            step=costs.steps(plain, sum(map(len, curves))),
+            row=[costs.looking_back(ask.position) for ask in asks],
+            start=[
+                read * ask.unread / self._steps_to_come(ask, curve)
+                for ask, curve in zip(asks, curves, strict=True)
+            ],
+            call=empty,
+            token=token,
+        )
+
+    def _steps_to_come(self, ask: Ask, curve: Sequence[float]) -> float:
+        """Return over how many steps the reading of a sequence's tokens is spread.
+
+        A draft that follows its sequence reads a few tokens for every step. One that has yet to
+        read the prompt does so once, for all the steps that are still expected.
+        """
+        if ask.unread <= self.longest + 1:
+            return 1.0
+        return max(min(ask.left, ask.generated + _LINDY) / (1.0 + sum(curve)), 1.0)
+
+    def _affordable(
+        self, lengths: Sequence[int], asks: Sequence[Ask], prices: Prices
+    ) -> tuple[int, ...]:
+        """Return the lengths without those that could break the bound on what drafting may cost."""
+        kept = list(lengths)
+        read = self.costs.drafting((0,), 1) - self.costs.drafting((0,), 0)
+        unread = [ask.unread if ask.unread > self.longest + 1 else 0 for ask in asks]
+        self._grant_first_reading(kept, unread, read)
+        while any(kept):
+            reading = read * sum(u for u, n in zip(unread, kept, strict=True) if n)
+            if self._ledger.allows(prices.of(kept) - prices.step[0] + reading):
+                break
+            dearest = max((i for i, n in enumerate(kept) if n), key=lambda i: unread[i])
+            if not unread[dearest]:
+                kept = [0] * len(kept)
+            kept[dearest] = 0
+        return tuple(kept)
+
+    def _grant_first_reading(
+        self, lengths: Sequence[int], unread: Sequence[int], read: float
+    ) -> None:
+        """Let the budget cover one prompt: without reading one nothing is ever known of a draft."""
+        waiting = [u for u, n in zip(unread, lengths, strict=True) if u and n]
+        if waiting and not self._read_granted:
+            self._ledger.grant(read * min(waiting))
+            self._read_granted = True
+
+    def _trial(
+        self,
+        asks: Sequence[Ask],
+        curves: Sequence[Sequence[float]],
+        prices: Prices,
+        decoding: int,
+    ) -> Plan:
+        """Try the least bad draft, if it is time for that; rest otherwise."""
+        least = least_loss(curves, prices, decoding=decoding)
+        if least is not None:
+            kept = self._affordable(least.lengths, asks, prices)
+            if any(kept) and self._ledger.allows_trial(prices.of(kept) - prices.step[0]):
+                return Plan(kept, trial=True)
+        self._rest = _REST_STEPS
+        return Plan((0,) * len(asks))
+
+    def _note(self, asks: Sequence[Ask], choice: Choice, prices: Prices) -> None:
+        """Keep each sequence's length, and the reason where it is a new one."""
+        for ask, length in zip(asks, choice.lengths, strict=True):
+            state = ask.state
+            # A length cut by the end of the text, or by the draft's context, is no decision.
+            if length == state.length or length == ask.longest < state.length:
+                continue
+            reason = describe_choice(state.survival.rates(), length, choice, prices)
+            state.changes.append(LengthChange(ask.generated, length, reason))
+            state.length = length
