@@ -9,14 +9,24 @@ from fewbit.engine.engine import Engine, Served
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
 from fewbit.sampling import SamplingParams
+from fewbit.speculate.controller import FixedLengths
 
 VOCABULARY = 30
 GREEDY = SamplingParams(temperature=0)
 
 
-def engine(draft=None, *, context=400, longest=6, limits=None, vocabulary=VOCABULARY, **model):
+def engine(
+    draft=None,
+    *,
+    context=400,
+    longest=6,
+    limits=None,
+    vocabulary=VOCABULARY,
+    control=FixedLengths,
+    **model,
+):
     executor = FakeExecutor(VOCABULARY, **model)
-    speculation = None if draft is None else Speculation(draft, longest)
+    speculation = None if draft is None else Speculation(draft, longest, control=control)
     ticks = itertools.count()
     served = Served(executor, vocabulary, context, FakeDecoder)
     return Engine(served, speculation, limits=limits, clock=lambda: next(ticks) * 0.001)

@@ -15,6 +15,7 @@ from fewbit.engine.stop import StopCondition
 from fewbit.records.generation import FinishReason
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingParams
+from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import NgramDraft
 
 PARAMS = [
@@ -49,7 +50,7 @@ def short_digest(parent, tokens):
 def fake_engine(pages=8, digest=short_digest, limits=None):
     executor = FakeExecutor(VOCABULARY, pages=pages, repeat=3.0)
     served = Served(executor, VOCABULARY, 320, FakeDecoder)
-    draft = Speculation(NgramDraft(longest=3, shortest=1), 4)
+    draft = Speculation(NgramDraft(longest=3, shortest=1), 4, control=FixedLengths)
     running = Engine(served, draft, limits=limits or Limits(rows=40, sequences=6))
     scheduler = running._scheduler
     scheduler.pool = PagePool(pages, PrefixIndex(digest))

@@ -13,6 +13,7 @@ from fewbit.engine.stop import StopCondition
 from fewbit.model.runner import load
 from fewbit.runtime.native import NativeExecutor
 from fewbit.sampling import SamplingParams, SamplingThreads
+from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import NgramDraft
 
 PARAMS = [SamplingParams(temperature=0), SamplingParams(temperature=0.6, top_p=0.9, seed=4)]
@@ -32,7 +33,7 @@ def runner(request, tmp_path_factory):
 
 def outputs(runner, requests, draft=None, limits=None):
     served = Served(runner.executor, 320, runner.context, FakeDecoder)
-    speculation = None if draft is None else Speculation(draft, 5)
+    speculation = None if draft is None else Speculation(draft, 5, control=FixedLengths)
     engine = Engine(served, speculation, limits=limits)
     tokens = {i: [] for i in range(len(requests))}
     for output in engine.generate(requests):
@@ -76,7 +77,7 @@ def test_a_storm_of_requests_leaves_no_page_and_changes_no_token(runner):
     def plain():
         return Engine(served, limits=Limits(rows=200, sequences=1))
 
-    draft = Speculation(NgramDraft(longest=2, shortest=1), 3)
+    draft = Speculation(NgramDraft(longest=2, shortest=1), 3, control=FixedLengths)
     running = Engine(served, draft, limits=Limits(rows=30, sequences=8))
     running._scheduler._has_room = lambda generation: True  # so that many are set back
     storm = Storm(running, asked, alone(plain, asked), most=16).run(400)

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 
-from fewbit.engine.request import Generation, Speculation
+from fewbit.engine.request import Generation, Meter, Speculation
+from fewbit.engine.scheduler import Work
+from fewbit.records.generation import SpeculationRecord
 from fewbit.sampling import Drawn
-from fewbit.speculate.drafts import DraftQuery
-from fewbit.speculate.length import DraftLength, StepCosts
+from fewbit.speculate.controller import Ask, Plan, SequenceLength
+from fewbit.speculate.costs import Shape
+from fewbit.speculate.drafts import DraftQuery, Proposal
 from fewbit.speculate.verifier import verifier_for
 
-MEASURED_PLAIN_STEPS = 2
-"""A generation's first decoding steps run without a draft, so that its plain speed is known."""
+
+@dataclass(slots=True)
+class _Step:
+    """A step's drafting, until it is settled."""
+
+    trial: bool = False
+    seconds: float = 0.0
+    """Of the draft's call."""
+    predicted: float = 0.0
+    """The same, as it was expected."""
+    proposals: dict[int, Proposal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What a step with drafts took, and was expected to take."""
+
+    seconds: float
+    predicted: float
+    plain: float
+    """Predicted of the step without drafts."""
+    decoding: int
+    decode_plain: float
+    """Predicted of a step that only decodes, without drafts."""
 
 
 class Drafting:
-    """An engine's draft, and what drafted rows cost.
+    """An engine's draft, and how long its proposals are to be.
+
+    For each step: `propose`, then `measure` with the time of the step, `learn` for each sequence
+    that had a draft, and `settle`.
 
     Args:
         speculation: the draft.
@@ -28,32 +57,67 @@ class Drafting:
         self, speculation: Speculation, vocabulary: int, clock: Callable[[], float]
     ) -> None:
         self.speculation = speculation
-        self.costs = StepCosts()
+        self.controller = speculation.control(speculation.longest, speculation.costs)
+        self.meter = Meter(0.0)
+        self._trials = 0
         self._vocabulary = vocabulary
         self._clock = clock
+        self._step = _Step()
+        self._measured: _Measured | None = None
+        self._brought = 0
 
-    def length(self) -> DraftLength:
-        """Return what chooses a new sequence's draft lengths."""
-        return DraftLength(self.speculation.longest)
+    def length(self) -> SequenceLength:
+        """Return what is kept of a new sequence's draft lengths."""
+        return self.controller.sequence()
 
-    def propose(self, decoding: Iterable[Generation]) -> dict[int, tuple[int, ...]]:
-        """Ask the draft for every sequence whose draft pays; by generation number."""
-        asked = [(g, length) for g in decoding if (length := self._wanted(g)) > 0]
-        if not asked:
+    def propose(self, decoding: Sequence[Generation], beside: int) -> Mapping[int, Proposal]:
+        """Ask the draft for every sequence whose draft pays; by generation number.
+
+        Args:
+            decoding: the sequences that decode in this step.
+            beside: rows of prompts that are expected in it.
+        """
+        self._step = _Step()
+        self._measured = None
+        if self.controller.rests():
             return {}
-        begun = self._clock()
-        proposals = self.speculation.draft.propose([_query(g, length) for g, length in asked])
-        seconds = self._clock() - begun
-        if drafted := sum(len(proposal.tokens) for proposal in proposals):
-            self.costs.observe_draft(drafted, seconds)
-        found = {}
-        for (generation, length), proposal in zip(asked, proposals, strict=True):
-            generation.meter.draft += seconds
-            found[generation.number] = self._runnable(proposal.tokens[:length])
-        return found
+        found = [(g, ask) for g in decoding if (ask := self._ask(g)) is not None]
+        if not found:
+            return {}
+        plain = _plain_shape(decoding, beside)
+        plan = self.controller.plan([ask for _, ask in found], plain, len(decoding))
+        self._step.trial = plan.trial
+        self._draft(found, plan)
+        return self._step.proposals
+
+    def measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
+        """Learn from the time of a step of that many rows."""
+        drafted = [(len(work.draft), len(work.generation.tokens)) for work in works if work.draft]
+        decoding = [work.generation for work in works if work.decodes]
+        own = rows - sum(count for count, _ in drafted)
+        costs = self.controller.costs
+        alone = _plain_shape(decoding, 0)
+        plain = alone._replace(rows=own)
+        if not drafted:
+            if own == len(decoding):
+                costs.observe_plain(plain, seconds)
+            self.controller.settle_plain(seconds, wasted=self._step.seconds)
+            return
+        keys = sum(count * position for count, position in drafted)
+        shape = plain._replace(rows=rows, keys=plain.keys + keys)
+        self._measured = _Measured(
+            seconds,
+            costs.step(plain, shape),
+            costs.plain(plain),
+            len(decoding),
+            costs.plain(alone),
+        )
+        self._brought = 0
+        if own == len(decoding):
+            costs.observe_drafted(plain, shape, seconds)
 
     def learn(
-        self, generation: Generation, draft: tuple[int, ...], drawn: Drawn, taken: int, rows: int
+        self, generation: Generation, draft: tuple[int, ...], drawn: Drawn, taken: int
     ) -> None:
         """Count how a draft fared; what lies beyond the generation's end counts for nothing.
 
@@ -62,39 +126,148 @@ class Drafting:
             draft: what was verified.
             drawn: what the target drew along it.
             taken: how many of those tokens the generation took.
-            rows: of a step in which everything that decodes does so without drafts.
         """
         agreed = len(drawn.tokens) - (0 if drawn.fault else 1)
         tested, accepted = min(taken, len(draft)), min(taken, agreed)
         generation.meter.count_block(len(draft), tested, accepted, taken)
-        if generation.length is not None:
-            generation.length.observe(
-                generation.generated,
-                tested=tested,
-                accepted=accepted,
-                row_cost=self.costs.row_cost(rows),
-            )
+        self.meter.count_block(len(draft), tested, accepted, taken)
+        self._brought += taken - 1
+        state, measured = generation.length, self._measured
+        if state is None or measured is None:
+            return
+        expected = 1.0 + sum(state.survival.curve(len(draft)))
+        predicted = measured.predicted + self._step.predicted
+        seconds = measured.seconds + self._step.seconds
+        generation.meter.forecast.add(expected, taken, predicted, seconds)
+        self.meter.forecast.add(expected - 1.0, taken - 1, 0.0, 0.0)
+        state.survival.add(tested, accepted)
+        state.trials += self._step.trial
+        self._trials += self._step.trial
 
-    def _runnable(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the tokens before the first that the target does not know, or could never draw."""
-        return tuple(takewhile(lambda token: 0 <= token < self._vocabulary, tokens))
+    def roll_back(self, generation: Generation, rows: int) -> None:
+        """Count a step's rows as computed, and forget those that were not accepted."""
+        begun = self._clock()
+        generation.settle(rows)
+        seconds = self._clock() - begun
+        generation.meter.rollback += seconds
+        self.meter.rollback += seconds
 
-    def _wanted(self, generation: Generation) -> int:
-        """Return how many drafted tokens can be of use now."""
-        if generation.length is None or generation.meter.plain_steps < MEASURED_PLAIN_STEPS:
-            return 0
-        wanted = generation.length.next_length(generation.generated)
+    def settle(self) -> None:
+        """Set what a step with drafts brought against what it took."""
+        step, measured = self._step, self._measured
+        if measured is None:
+            return
+        spent = measured.seconds + step.seconds
+        self.meter.verify += measured.seconds
+        predicted = measured.predicted + step.predicted
+        self.meter.forecast.add(measured.decoding, measured.decoding, predicted, spent)
+        # Each token beyond a sequence's first would have taken its share of a plain step. Where
+        # prompts were read beside, the first ones' step is judged by what the model made of it.
+        mixed = measured.plain > measured.decode_plain
+        first = measured.plain * (measured.seconds / measured.predicted if mixed else 1.0)
+        worth = first + self._brought * measured.decode_plain / measured.decoding
+        self.controller.settle(spent=spent, worth=worth, trial=step.trial)
+
+    def record(self) -> SpeculationRecord:
+        """Return what the draft did so far."""
+        meter, account = self.meter, self.controller.account
+        return SpeculationRecord(
+            draft=self.speculation.draft.name,
+            longest=self.speculation.longest,
+            positions=meter.position_counts(),
+            blocks=meter.blocks,
+            acceptance_length=meter.acceptance_length,
+            wasted=meter.wasted,
+            trials=self._trials,
+            draft_seconds=meter.draft,
+            verify_seconds=meter.verify,
+            rollback_seconds=meter.rollback,
+            forecast=meter.forecast.record(),
+            plain_seconds=account.plain,
+            cost_seconds=account.cost,
+            exploration_seconds=account.exploration,
+            allowed_seconds=account.allowed,
+            costs=self.controller.costs.table,
+        )
+
+    def _ask(self, generation: Generation) -> Ask | None:
+        """Return what a sequence may have drafted; None where no draft can be of use."""
+        state = generation.length
+        if state is None or not generation.generated or generation.draft_off:
+            return None
         count, context = len(generation.tokens), self.speculation.draft.context
-        if context is not None and count + wanted > context:
-            generation.draft_off = (
-                f"the draft's context of {context} tokens is full; the rest was generated "
-                "without it"
-            )
-            return 0
-        wanted = min(wanted, generation.most - count)
-        if self.speculation.draft.shares_store:
-            return _with_pages(generation, wanted)
-        return wanted
+        left = generation.most - count
+        longest = min(self.speculation.longest, left)
+        if context is not None and count + longest > context:
+            longest = context - count
+            if longest < 1:
+                generation.draft_off = (
+                    f"the draft's context of {context} tokens is full; the rest was generated "
+                    "without it"
+                )
+                return None
+        if longest < 1:
+            return None
+        unread = self.speculation.draft.pending(_query(generation, longest))
+        return Ask(state, longest, count, generation.generated, left, unread)
+
+    def _draft(self, found: Sequence[tuple[Generation, Ask]], plan: Plan) -> None:
+        """Have the draft propose what was planned, and take its time."""
+        step, draft = self._step, self.speculation.draft
+        asked = [
+            (generation, ask, length)
+            for (generation, ask), length in zip(found, plan.lengths, strict=True)
+            if length and self._has_pages(generation, length)
+        ]
+        if not asked:
+            return
+        queries = [_query(generation, length) for generation, _, length in asked]
+        begun = self._clock()
+        proposals = draft.propose(queries)
+        step.seconds = self._clock() - begun
+        self.meter.draft += step.seconds
+        unread = 0
+        for (generation, ask, length), query, proposal in zip(
+            asked, queries, proposals, strict=True
+        ):
+            generation.meter.draft += step.seconds
+            step.proposals[generation.number] = self._runnable(proposal, length)
+            unread += ask.unread - (0 if proposal.tokens else draft.pending(query))
+        counts = _counts([len(proposal.tokens) for proposal in step.proposals.values()])
+        step.predicted = self.controller.costs.drafting(counts, unread)
+        self.controller.costs.observe_drafting(counts, unread, step.seconds)
+
+    def _runnable(self, proposal: Proposal, length: int) -> Proposal:
+        """Return what comes before the first token that the target does not know, or never draws.
+
+        A proposal that was drawn at random stays whole: what is left out because of what was drawn
+        biases the rest.
+        """
+        if proposal.probabilities is not None:
+            return proposal
+        return Proposal(
+            tuple(takewhile(lambda t: 0 <= t < self._vocabulary, proposal.tokens[:length]))
+        )
+
+    def _has_pages(self, generation: Generation, length: int) -> bool:
+        """Hold pages for a draft that writes into the target's store; False where it is short."""
+        if not self.speculation.draft.shares_store:
+            return True
+        end = len(generation.tokens) + length
+        if not generation.table.can_grow(end):
+            return False
+        generation.table.grow(end)
+        return True
+
+
+def _plain_shape(decoding: Sequence[Generation], beside: int) -> Shape:
+    context = sum(len(generation.tokens) for generation in decoding)
+    return Shape(len(decoding) + beside, context, context)
+
+
+def _counts(lengths: Sequence[int]) -> list[int]:
+    """Return how many proposals have a first token, a second, and so on."""
+    return [sum(length > j for length in lengths) for j in range(max(lengths, default=0))]
 
 
 def _query(generation: Generation, length: int) -> DraftQuery:
@@ -107,12 +280,3 @@ def _query(generation: Generation, length: int) -> DraftQuery:
         pages=generation.table.array,
         computed=generation.computed,
     )
-
-
-def _with_pages(generation: Generation, length: int) -> int:
-    """Hold pages for a draft of `length` tokens; return 0 where the store is short of them."""
-    end = len(generation.tokens) + length
-    if length <= 0 or not generation.table.can_grow(end):
-        return 0
-    generation.table.grow(end)
-    return length

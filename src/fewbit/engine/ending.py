@@ -14,7 +14,6 @@ from fewbit.records.generation import (
     FinishReason,
     GenerationRecord,
     GenerationTimes,
-    PositionCount,
 )
 
 
@@ -100,6 +99,7 @@ def _times(generation: Generation, now: float) -> GenerationTimes:
         prompt=meter.prompt,
         draft=meter.draft,
         verify=meter.verify,
+        rollback=meter.rollback,
         plain=meter.plain,
         total=now - meter.arrived,
         gaps=tuple(later - earlier for earlier, later in pairwise(meter.token_times)),
@@ -113,11 +113,12 @@ def _draft_record(generation: Generation, speculation: Speculation) -> DraftReco
     return DraftRecord(
         draft=speculation.draft.name,
         longest=speculation.longest,
-        positions=tuple(
-            PositionCount(proposed=p, tested=t, accepted=a) for p, t, a in meter.positions
-        ),
+        positions=meter.position_counts(),
         blocks=meter.blocks,
-        acceptance_length=meter.emitted / meter.blocks if meter.blocks else None,
+        acceptance_length=meter.acceptance_length,
+        wasted=meter.wasted,
+        trials=generation.length.trials,
+        forecast=meter.forecast.record(),
         changes=tuple(
             DraftChange(token=c.token, length=c.length, reason=c.reason)
             for c in generation.length.changes

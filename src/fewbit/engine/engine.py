@@ -13,7 +13,7 @@ import itertools
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fewbit.cache.pages import PagePool, PageTable
@@ -111,6 +111,7 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             preemptions=self._scheduler.preemptions,
+            speculation=self._drafting.record() if self._drafting else None,
         )
 
     def add(self, request: Request) -> int:
@@ -181,16 +182,26 @@ class Engine:
         """Run one step and return what it brought: cancelled requests, then by arrival."""
         outputs = self._cancel_asked()
         self._scheduler.admit(self._clock())
-        drafts = self._drafting.propose(self._scheduler.decoding()) if self._drafting else {}
         prompt_rows = self._pace.rows(self._scheduler.limits.stall)
-        plan = self._scheduler.plan(drafts, prompt_rows)
+        plan = self._scheduler.plan(self._drafts(prompt_rows), prompt_rows)
         if plan.input is None:
             return outputs
         begun = self._clock()
         drawn = self._run(plan.input, plan.work)
         ended = self._clock()
         self._measure(plan.work, len(plan.input.tokens), ended - begun)
-        return outputs + self._postprocess(plan, drawn, ended)
+        outputs += self._postprocess(plan, drawn, ended)
+        if self._drafting:
+            self._drafting.settle()
+        return outputs
+
+    def _drafts(self, prompt_rows: int | None) -> Mapping[int, tuple[int, ...]]:
+        """Return the tokens drafted for this step; by generation number."""
+        if self._drafting is None:
+            return {}
+        beside = self._scheduler.unread(prompt_rows)
+        proposals = self._drafting.propose(self._scheduler.decoding(), beside)
+        return {number: proposal.tokens for number, proposal in proposals.items()}
 
     def _cancel_asked(self) -> list[Output]:
         outputs = []
@@ -238,8 +249,8 @@ class Engine:
             else:
                 meter.prompt += seconds
         self._pace.observe(decode_rows, rows - decode_rows, seconds)
-        if self._drafting and decode_rows == rows:
-            self._drafting.costs.observe(rows, seconds)
+        if self._drafting:
+            self._drafting.measure(works, rows, seconds)
 
     def _postprocess(self, plan: Plan, drawn: dict[int, Drawn], now: float) -> list[Output]:
         outputs = []
@@ -256,10 +267,11 @@ class Engine:
         taken, texts, ending = take(generation, drawn.tokens, now, self.context)
         if drawn.fault is not None and ending is None:
             ending = Ending.of(drawn.fault)
-        generation.settle(work.taken + len(work.draft))
         if work.draft and self._drafting:
-            rows = len(self._scheduler.decoding())
-            self._drafting.learn(generation, work.draft, drawn, taken, rows)
+            self._drafting.learn(generation, work.draft, drawn, taken)
+            self._drafting.roll_back(generation, work.taken + len(work.draft))
+        else:
+            generation.settle(work.taken)
         tokens, logprobs = tuple(drawn.tokens[:taken]), tuple(drawn.logprobs[:taken])
         if ending:
             return self._finish(generation, ending, texts, tokens, logprobs)

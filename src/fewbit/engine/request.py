@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from fewbit.cache.pages import PageTable
 from fewbit.engine.stop import StopCondition, StopMatcher
 from fewbit.errors import FewbitError, RequestError
-from fewbit.records.generation import GenerationRecord
+from fewbit.records.costs import CostTable
+from fewbit.records.costs import Forecast as ForecastRecord
+from fewbit.records.generation import GenerationRecord, PositionCount
 from fewbit.sampling import SamplingParams, TokenLogprob, TokenSampler
+from fewbit.speculate.controller import LengthController, SequenceLength
 from fewbit.speculate.drafts import Draft
-from fewbit.speculate.length import DraftLength
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,16 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Speculation:
-    """A draft for an engine, and the most tokens it may propose at once."""
+    """A draft for an engine, the most tokens it may propose at once, and measured costs.
+
+    Without `costs` they are learned from the run's own steps, the first of which have no draft.
+    `control` makes what chooses the lengths.
+    """
 
     draft: Draft
     longest: int = 8
+    costs: CostTable | None = None
+    control: Callable[[int, CostTable | None], LengthController] = LengthController
 
 
 class TextDecoder(Protocol):
@@ -78,6 +87,34 @@ class TextDecoder(Protocol):
 
 
 @dataclass(slots=True)
+class Forecast:
+    """Steps with drafts: tokens and seconds as they were expected, and as they came."""
+
+    expected_tokens: float = 0.0
+    tokens: int = 0
+    expected_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(
+        self, expected_tokens: float, tokens: int, expected_seconds: float, seconds: float
+    ) -> None:
+        """Add a step, or a sequence's part in one."""
+        self.expected_tokens += expected_tokens
+        self.tokens += tokens
+        self.expected_seconds += expected_seconds
+        self.seconds += seconds
+
+    def record(self) -> ForecastRecord:
+        """Return it as a record."""
+        return ForecastRecord(
+            expected_tokens=self.expected_tokens,
+            tokens=self.tokens,
+            expected_seconds=self.expected_seconds,
+            seconds=self.seconds,
+        )
+
+
+@dataclass(slots=True)
 class Meter:
     """Counts and clock readings of one sequence; becomes its record."""
 
@@ -88,6 +125,7 @@ class Meter:
     draft: float = 0.0
     verify: float = 0.0
     plain: float = 0.0
+    rollback: float = 0.0
     plain_steps: int = 0
     blocks: int = 0
     preemptions: int = 0
@@ -95,6 +133,7 @@ class Meter:
     """Tokens of steps that verified a draft."""
     positions: list[list[int]] = field(default_factory=list)
     """[proposed, tested, accepted] by position in the block."""
+    forecast: Forecast = field(default_factory=Forecast)
 
     def count_block(self, proposed: int, tested: int, accepted: int, emitted: int) -> None:
         """Add one verified draft."""
@@ -106,6 +145,20 @@ class Meter:
             self.positions[i][0] += 1
             self.positions[i][1] += i < tested
             self.positions[i][2] += i < accepted
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens of each step that verified a draft; None without such steps."""
+        return self.emitted / self.blocks if self.blocks else None
+
+    @property
+    def wasted(self) -> int:
+        """Drafted tokens that were run for nothing."""
+        return sum(proposed - accepted for proposed, _, accepted in self.positions)
+
+    def position_counts(self) -> tuple[PositionCount, ...]:
+        """Return the counts by position as records."""
+        return tuple(PositionCount(proposed=p, tested=t, accepted=a) for p, t, a in self.positions)
 
 
 @dataclass(eq=False, slots=True)
@@ -124,7 +177,7 @@ class Generation:
     matcher: StopMatcher
     table: PageTable
     meter: Meter
-    length: DraftLength | None
+    length: SequenceLength | None
     tokens: list[int]
     most: int
     computed: int = 0

@@ -124,6 +124,11 @@ class Scheduler:
         """Return the running generations that only have their last token to run."""
         return [g for g in self._running if g.decoding]
 
+    def unread(self, most: int | None) -> int:
+        """Return how many rows of prompts the next step is expected to have, at most `most`."""
+        rows = sum(g.pending for g in self._running if not g.decoding)
+        return min(rows, self.limits.rows - len(self._running), rows if most is None else most)
+
     def plan(self, drafts: Mapping[int, tuple[int, ...]], prompt_rows: int | None = None) -> Plan:
         """Return the next step.
 

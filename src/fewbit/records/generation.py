@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from itertools import pairwise
 
 from fewbit.records.base import Record
+from fewbit.records.costs import CostTable, Forecast
 from fewbit.records.evaluation import Conditions
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
@@ -33,6 +36,12 @@ class PositionCount(Record, frozen=True, kw_only=True):
     """Those where the target's own token was this one."""
 
 
+def accepted_histogram(blocks: int, positions: Sequence[PositionCount]) -> tuple[int, ...]:
+    """Return blocks by how many of their tokens were accepted: none, one, two, and so on."""
+    reached = [blocks, *(position.accepted for position in positions), 0]
+    return tuple(here - after for here, after in pairwise(reached))
+
+
 class DraftChange(Record, frozen=True, kw_only=True):
     """From a generated token on, drafts had another length."""
 
@@ -52,7 +61,18 @@ class DraftRecord(Record, frozen=True, kw_only=True):
     """Steps that verified a draft."""
     acceptance_length: float | None
     """Tokens for each such step, the target's own last one included; None without blocks."""
+    wasted: int
+    """Drafted tokens that the target ran and that were not accepted, or came to be behind the end
+    of the text."""
+    trials: int
+    """Of the blocks, those that were not expected to pay: the workload might have changed."""
+    forecast: Forecast
     changes: tuple[DraftChange, ...]
+
+    @property
+    def histogram(self) -> tuple[int, ...]:
+        """Blocks by how many of their tokens were accepted: none, one, two, and so on."""
+        return accepted_histogram(self.blocks, self.positions)
 
 
 class GenerationTimes(Record, frozen=True, kw_only=True):
@@ -68,6 +88,8 @@ class GenerationTimes(Record, frozen=True, kw_only=True):
     """Drafting, by whatever drafts."""
     verify: float
     """Steps that verified a draft, sampling included."""
+    rollback: float
+    """Forgetting drafted tokens that were not accepted."""
     plain: float
     """Decoding steps without a draft, sampling included."""
     total: float
@@ -111,6 +133,32 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
         return self.plain_steps / self.times.plain if self.times.plain > 0 else None
 
 
+class SpeculationRecord(Record, frozen=True, kw_only=True):
+    """What a draft did in an engine, for all its requests; times are counted once a step."""
+
+    draft: str
+    longest: int
+    positions: tuple[PositionCount, ...]
+    blocks: int
+    acceptance_length: float | None
+    wasted: int
+    trials: int
+    draft_seconds: float
+    verify_seconds: float
+    rollback_seconds: float
+    forecast: Forecast
+    plain_seconds: float
+    """What plain decoding would have taken for everything that was done."""
+    cost_seconds: float
+    """Spent beyond that; below 0 where speculation gained time."""
+    exploration_seconds: float
+    """The budget for finding out whether the draft pays."""
+    allowed_seconds: float
+    """The most that the cost may be: a share of the plain time, and the budget."""
+    costs: CostTable
+    """What the lengths were chosen by, before the run's own steps corrected it."""
+
+
 class EngineRecord(Record, frozen=True, kw_only=True):
     """What an engine did since it was made."""
 
@@ -132,6 +180,7 @@ class EngineRecord(Record, frozen=True, kw_only=True):
     cached_tokens: int
     """Those of them that were found in the store."""
     preemptions: int
+    speculation: SpeculationRecord | None = None
 
 
 class DraftModelRecord(Record, frozen=True, kw_only=True):

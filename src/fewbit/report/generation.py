@@ -34,9 +34,15 @@ def _describe_draft(record: GenerationRecord, draft: DraftRecord) -> Iterator[st
         )
     yield f"draft {draft.draft}: {length}"
     yield (
-        f"draft time {times.draft * 1e3:.1f} ms, verify time {times.verify:.2f} s, plain steps "
-        f"{record.plain_steps} at{_speed(record.plain_tokens_per_second)}{_gain(record)}"
+        f"draft time {times.draft * 1e3:.1f} ms, verify time {times.verify:.2f} s, roll-back time "
+        f"{times.rollback * 1e3:.1f} ms, plain steps {record.plain_steps} at"
+        f"{_speed(record.plain_tokens_per_second)}{_gain(record)}"
     )
+    if draft.blocks:
+        yield (
+            f"drafted tokens run for nothing: {draft.wasted}; steps with drafts expected at"
+            f"{_speed(draft.forecast.expected_rate)}, measured{_speed(draft.forecast.rate)}"
+        )
     if draft.changes:
         last = draft.changes[-1]
         state = f"at most {last.length} tokens" if last.length else "paused"

@@ -6,10 +6,11 @@ The engine asks before each step, and tells what became of it; no clock is read 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fewbit.errors import UsageError
-from fewbit.speculate.costs import CostModel, CostTable, Shape
+from fewbit.records.costs import CostTable
+from fewbit.speculate.costs import CostModel, Shape
 from fewbit.speculate.ledger import EXPLORATION_STEPS, Account, Ledger
 from fewbit.speculate.length import (
     LEAST_GAIN,
@@ -17,6 +18,7 @@ from fewbit.speculate.length import (
     Prices,
     best_choice,
     describe_choice,
+    describe_hopeless,
     least_loss,
     promise,
 )
@@ -26,6 +28,10 @@ _KEEP_OWN, _KEEP_POOL = 0.95, 0.98
 _REST_STEPS = 4
 """Where no draft pays, or many sequences draft, lengths stand for so many steps: choosing costs
 time too."""
+_HEARING = 6
+"""Blocks that are verified before a draft that seems poor is left alone."""
+_CHECK_STEPS = 64
+"""So many steps with drafts are followed by one without: what a plain step takes may change."""
 _LINDY = 64
 """A text is expected to go on for as many tokens as it has, and these."""
 
@@ -93,7 +99,7 @@ class LengthController:
         self.costs = CostModel(table)
         self._ledger = Ledger()
         self._pool = Acceptance(longest, _KEEP_POOL)
-        self._rest = 0
+        self._rest = self._since_plain = 0
         self._budgeted = self._read_granted = False
 
     @property
@@ -112,7 +118,7 @@ class LengthController:
         if not self.costs.known:
             return True
         self._rest -= 1
-        return self._rest >= 0
+        return self._rest >= 0 or self._since_plain >= _CHECK_STEPS
 
     def plan(self, asks: Sequence[Ask], plain: Shape, decoding: int) -> Plan:
         """Return how many tokens to draft for each sequence.
@@ -122,11 +128,16 @@ class LengthController:
             plain: the step without drafts.
             decoding: sequences that decode in it.
         """
-        self._set_budget(plain)
+        self._set_budget(plain._replace(rows=decoding))
+        if not self.costs.draft_known:
+            return self._first_call(asks)
+        if plain.rows > decoding:
+            asks = [self._awake(ask) for ask in asks]
         curves = [ask.state.survival.curve(ask.longest) for ask in asks]
         prices = self._prices(asks, curves, plain)
         before = [ask.state.length for ask in asks]
         wanted = best_choice(curves, prices, decoding=decoding, before=before)
+        self._grant_first_reading(wanted.lengths, asks)
         lengths = self._affordable(wanted.lengths, asks, prices)
         choice = promise(lengths, curves, prices, decoding)
         if choice.gain < LEAST_GAIN:
@@ -137,29 +148,49 @@ class LengthController:
 
     def settle(self, *, spent: float, worth: float, trial: bool) -> None:
         """Add a step with drafts to the account; arguments as `Ledger.add`."""
+        self._since_plain += 1
         self._ledger.add(spent, worth, trial=trial)
 
-    def settle_plain(self, seconds: float) -> None:
-        """Add a step without drafts to the account."""
-        self._ledger.add_plain(seconds)
+    def settle_plain(self, seconds: float, *, wasted: float) -> None:
+        """Add a step without drafts to the account, and what asking for drafts in vain took."""
+        self._since_plain = 0
+        self._ledger.add(seconds + wasted, seconds, trial=False)
 
     def _set_budget(self, plain: Shape) -> None:
         if not self._budgeted:
             self._ledger.grant(EXPLORATION_STEPS * self.costs.plain(plain))
             self._budgeted = True
 
+    def _first_call(self, asks: Sequence[Ask]) -> Plan:
+        """Have one token drafted for the sequence with the least to read, to see what it costs."""
+        chosen = min(range(len(asks)), key=lambda i: asks[i].unread)
+        lengths = tuple(int(i == chosen) for i in range(len(asks)))
+        if self._ledger.allows(self.costs.drafting((1,), asks[chosen].unread)):
+            return Plan(lengths, trial=True)
+        return Plan((0,) * len(asks))
+
+    def _sleeps(self, ask: Ask) -> bool:
+        """Whether the draft does not follow this sequence, so that it has a text to read first."""
+        return ask.unread > self.longest + 1
+
+    def _awake(self, ask: Ask) -> Ask:
+        """Return an ask for no draft where a text would have to be read first.
+
+        While the target reads prompts, a step is so long that a draft's reading seems cheap.
+        """
+        return replace(ask, longest=0) if self._sleeps(ask) else ask
+
     def _prices(
         self, asks: Sequence[Ask], curves: Sequence[Sequence[float]], plain: Shape
     ) -> Prices:
         costs = self.costs
         empty = costs.drafting((0,), 0)
-        read = costs.drafting((0,), 1) - empty
         token = [0.0] + [costs.drafting((n + 1,), 0) - empty for n in range(len(asks))]
         return Prices(
             step=costs.steps(plain, sum(map(len, curves))),
             row=[costs.looking_back(ask.position) for ask in asks],
             start=[
-                read * ask.unread / self._steps_to_come(ask, curve)
+                costs.reading(ask.unread) / self._steps_to_come(ask, curve)
                 for ask, curve in zip(asks, curves, strict=True)
             ],
             call=empty,
@@ -172,7 +203,7 @@ class LengthController:
         A draft that follows its sequence reads a few tokens for every step. One that has yet to
         read the prompt does so once, for all the steps that are still expected.
         """
-        if ask.unread <= self.longest + 1:
+        if not self._sleeps(ask):
             return 1.0
         return max(min(ask.left, ask.generated + _LINDY) / (1.0 + sum(curve)), 1.0)
 
@@ -181,12 +212,9 @@ class LengthController:
     ) -> tuple[int, ...]:
         """Return the lengths without those that could break the bound on what drafting may cost."""
         kept = list(lengths)
-        read = self.costs.drafting((0,), 1) - self.costs.drafting((0,), 0)
-        unread = [ask.unread if ask.unread > self.longest + 1 else 0 for ask in asks]
-        self._grant_first_reading(kept, unread, read)
+        unread = [ask.unread if self._sleeps(ask) else 0 for ask in asks]
         while any(kept):
-            reading = read * sum(u for u, n in zip(unread, kept, strict=True) if n)
-            if self._ledger.allows(prices.of(kept) - prices.step[0] + reading):
+            if self._ledger.allows(self._worst(kept, asks, prices)):
                 break
             dearest = max((i for i, n in enumerate(kept) if n), key=lambda i: unread[i])
             if not unread[dearest]:
@@ -194,13 +222,19 @@ class LengthController:
             kept[dearest] = 0
         return tuple(kept)
 
-    def _grant_first_reading(
-        self, lengths: Sequence[int], unread: Sequence[int], read: float
-    ) -> None:
+    def _worst(self, lengths: Sequence[int], asks: Sequence[Ask], prices: Prices) -> float:
+        """Return the seconds beyond a plain step that drafts take, all reading at once."""
+        sleeping = [i for i, n in enumerate(lengths) if n and self._sleeps(asks[i])]
+        reading = self.costs.reading(sum(asks[i].unread for i in sleeping))
+        spread = sum(prices.start[i] for i in sleeping)
+        return prices.of(lengths) - prices.step[0] + reading - spread
+
+    def _grant_first_reading(self, lengths: Sequence[int], asks: Sequence[Ask]) -> None:
         """Let the budget cover one prompt: without reading one nothing is ever known of a draft."""
-        waiting = [u for u, n in zip(unread, lengths, strict=True) if u and n]
+        asked = [ask for ask, n in zip(asks, lengths, strict=True) if n]
+        waiting = [ask.unread for ask in asked if self._sleeps(ask)]
         if waiting and not self._read_granted:
-            self._ledger.grant(read * min(waiting))
+            self._ledger.grant(self.costs.reading(min(waiting)))
             self._read_granted = True
 
     def _trial(
@@ -210,14 +244,30 @@ class LengthController:
         prices: Prices,
         decoding: int,
     ) -> Plan:
-        """Try the least bad draft, if it is time for that; rest otherwise."""
+        """Try the least bad draft, if it is time for that; rest otherwise.
+
+        A draft has a fair hearing at the budget's cost: a few blocks tell little about it. But
+        where even a draft that is always right would not pay there is nothing to find out.
+        """
+        perfect = best_choice([[1.0] * len(c) for c in curves], prices, decoding=decoding)
         least = least_loss(curves, prices, decoding=decoding)
-        if least is not None:
+        if not any(perfect.lengths):
+            self._note_hopeless(asks, prices)
+        elif least is not None:
             kept = self._affordable(least.lengths, asks, prices)
-            if any(kept) and self._ledger.allows_trial(prices.of(kept) - prices.step[0]):
+            heard = self._pool.blocks >= _HEARING
+            worst = self._worst(kept, asks, prices)
+            if any(kept) and (not heard or self._ledger.allows_trial(worst)):
                 return Plan(kept, trial=True)
         self._rest = _REST_STEPS
         return Plan((0,) * len(asks))
+
+    def _note_hopeless(self, asks: Sequence[Ask], prices: Prices) -> None:
+        """Say once for a sequence why it has no draft though none was tried."""
+        for ask in asks:
+            if ask.longest and not ask.state.changes:
+                reason = describe_hopeless(prices)
+                ask.state.changes.append(LengthChange(ask.generated, 0, reason))
 
     def _note(self, asks: Sequence[Ask], choice: Choice, prices: Prices) -> None:
         """Keep each sequence's length, and the reason where it is a new one."""
@@ -229,3 +279,15 @@ class LengthController:
             reason = describe_choice(state.survival.rates(), length, choice, prices)
             state.changes.append(LengthChange(ask.generated, length, reason))
             state.length = length
+
+
+class FixedLengths(LengthController):
+    """Drafts as many tokens as can be of use, always; for tests and certificates, not for speed."""
+
+    def rests(self) -> bool:
+        """Return False."""
+        return False
+
+    def plan(self, asks: Sequence[Ask], plain: Shape, decoding: int) -> Plan:
+        """Return the longest draft for each sequence."""
+        return Plan(tuple(ask.longest for ask in asks))

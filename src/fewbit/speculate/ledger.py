@@ -66,17 +66,13 @@ class Ledger:
         """
         return self.allows(worst) and TRIAL_SHARE * (self._plain - self._tried) >= worst
 
-    def add_plain(self, seconds: float) -> None:
-        """Add a step without drafts."""
-        self._plain += seconds
-
     def add(self, spent: float, worth: float, *, trial: bool) -> None:
-        """Add a step with drafts.
+        """Add a step.
 
         Args:
             spent: seconds of drafting and of the step.
             worth: seconds that plain decoding would have taken for what it brought.
-            trial: it was not expected to pay.
+            trial: its drafts were not expected to pay.
         """
         self._plain += worth
         self._cost += spent - worth

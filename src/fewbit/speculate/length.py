@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import mul
 
-LEAST_GAIN = 1.02
-"""A draft must promise this much more than none; less is lost in the noise of the clock."""
+LEAST_GAIN = 1.05
+"""Drafts must promise this much more than none: less is lost in the noise of what was measured,
+and, among several sequences, when some end before others and the batch becomes smaller."""
 
 STAY = 1.01
 """Lengths are kept while no others promise this much more than they do."""
@@ -44,8 +44,8 @@ class Prices:
 
     def of(self, lengths: Sequence[int]) -> float:
         """Return the seconds of drafting these lengths and of the step."""
-        step = self.step[sum(lengths)] + sum(map(mul, self.row, lengths))
-        return step + self.drafting(lengths)
+        keys = sum(row * n for row, n in zip(self.row, lengths, strict=True))
+        return self.step[sum(lengths)] + keys + self.drafting(lengths)
 
     def drafting(self, lengths: Sequence[int]) -> float:
         """Return the part that is drafting."""
@@ -140,6 +140,17 @@ def describe_choice(rates: Sequence[float], length: int, choice: Choice, prices:
     return (
         f"{seen}; the step costs {step:.2f} and drafting {drafting / prices.step[0]:.2f} of a "
         f"plain one, so {length} pay best ({choice.gain:.2f} x)"
+    )
+
+
+def describe_hopeless(prices: Prices) -> str:
+    """Return why no draft is even tried."""
+    plain = prices.step[0]
+    row = (prices.step[1] + prices.row[0]) / plain - 1
+    drafting = prices.drafting((1,) + (0,) * (len(prices.start) - 1)) / plain
+    return (
+        f"a drafted row adds {row:.2f} of a step and drafting its token takes {drafting:.2f}, so "
+        "no draft pays, were it always right"
     )
 
 

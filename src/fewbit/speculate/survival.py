@@ -31,11 +31,13 @@ class Acceptance:
     def __init__(self, longest: int, keep: float) -> None:
         self.judged = [0.0] * longest
         self.accepted = [0.0] * longest
+        self.blocks = 0
         self._keep = keep
 
     def add(self, judged: int, accepted: int) -> None:
         """Add a block of which that many tokens were judged and accepted."""
         keep = self._keep
+        self.blocks += 1
         self.judged = [
             keep * seen + (1.0 if i < judged else 0.0) for i, seen in enumerate(self.judged)
         ]

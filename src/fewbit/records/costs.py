@@ -1,0 +1,49 @@
+"""What a target's steps and a draft's take on a machine, measured before a run."""
+
+from __future__ import annotations
+
+from fewbit.records.base import Record
+
+
+class CostTable(Record, frozen=True, kw_only=True):
+    """Seconds of the target's steps and of a draft's, at some points; linear in between."""
+
+    rows: tuple[int, ...]
+    """How many rows were scored at once, ascending from 1."""
+    seconds: tuple[float, ...]
+    """What that took behind a short context, one for each of `rows`."""
+    context_seconds: float = 0.0
+    """What a position more to look back on adds, once a sequence."""
+    key_seconds: float = 0.0
+    """What it adds for every row."""
+    sequences: tuple[int, ...] = ()
+    """How many sequences drafted at once, ascending from 1; empty where no draft was measured."""
+    draft_seconds: tuple[float, ...] = ()
+    """Of drafting one token for each, one for each of `sequences`."""
+    draft_fixed: float = 0.0
+    """Of a call to the draft, whatever it drafts."""
+    draft_read: float = 0.0
+    """Of reading one token that the draft has yet to read."""
+    measured: bool = True
+    """Whether the figures are of this machine; if not they stand in until steps were seen, and are
+    in units of a step of one row."""
+
+
+class Forecast(Record, frozen=True, kw_only=True):
+    """Steps with drafts, as they were expected when their drafts were chosen, and as they came."""
+
+    expected_tokens: float
+    tokens: int
+    expected_seconds: float
+    seconds: float
+    """Of drafting and of the steps."""
+
+    @property
+    def expected_rate(self) -> float | None:
+        """Tokens per second as expected; None without such steps."""
+        return self.expected_tokens / self.expected_seconds if self.expected_seconds > 0 else None
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second as they came; None without such steps."""
+        return self.tokens / self.seconds if self.seconds > 0 else None
