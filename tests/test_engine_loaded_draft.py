@@ -20,6 +20,7 @@ from fewbit.model.runner import Piece, RunSettings, step_of
 from fewbit.records.base import from_json
 from fewbit.records.generation import GenerationReport
 from fewbit.sampling import SamplingParams
+from fewbit.speculate.controller import FixedLengths
 
 GREEDY = SamplingParams(temperature=0)
 SETTINGS = RunSettings(threads=2, context=192, sequences=4)
@@ -77,7 +78,7 @@ def test_requests_that_join_and_leave_get_what_they_would_get_alone(opened):
         for i, prompt in enumerate(texts(6))
     ]
     alone = [served(loaded, None, [request])[0][0] for request in requests]
-    together = served(loaded, Speculation(draft, 4), requests)
+    together = served(loaded, Speculation(draft, 4, control=FixedLengths), requests)
     assert [tokens for tokens, _ in together] == alone
     counts = [p for _, record in together for p in record.draft.positions]
     assert 0 < sum(p.accepted for p in counts) < sum(p.tested for p in counts)
@@ -128,7 +129,7 @@ def test_it_has_no_more_context_than_its_target_or_itself(tmp_path):
     assert small.context == 100
     request = Request(texts(1)[0][:40], GREEDY, StopCondition(max_tokens=100))
     [(plain, _)] = served(loaded, None, [request])
-    [(tokens, record)] = served(loaded, Speculation(small, 4), [request])
+    [(tokens, record)] = served(loaded, Speculation(small, 4, control=FixedLengths), [request])
     assert tokens == plain
     assert "context of 100 tokens is full" in record.draft_off
 

@@ -12,6 +12,7 @@ from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.runtime.step import PAGE
 from fewbit.speculate import model_draft
+from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.model_draft import DraftModel, ModelDraft, _Sequence
 
 ASKED = requests(60)
@@ -60,7 +61,9 @@ def test_several_at_once_and_none_the_same():
 
 def stormy_engine(draft, pages=8):
     served = Served(FakeExecutor(VOCABULARY, pages=pages, repeat=3.0), VOCABULARY, 320, FakeDecoder)
-    return Engine(served, Speculation(draft, 4), limits=Limits(rows=40, sequences=6))
+    return Engine(
+        served, Speculation(draft, 4, control=FixedLengths), limits=Limits(rows=40, sequences=6)
+    )
 
 
 @pytest.fixture(scope="module")
