@@ -32,7 +32,7 @@ def test_help_shows_an_example_first(capsys: pytest.CaptureFixture[str]) -> None
 def test_every_command_answers_help_with_its_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.run([command, "--help"]) == 0
+    assert app.run([*command.split(), "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Example: {app.COMMANDS[command][1]}\n")
 
 

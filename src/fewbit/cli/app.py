@@ -48,6 +48,10 @@ COMMANDS = {
         "Measure how strong each input of each layer is, for llama.cpp's quantizer or ours.",
         "fewbit imatrix smollm2-135m --out smollm2.imatrix.gguf",
     ),
+    "draft prepare": (
+        "Prepare a model to draft for another: a head of frequent tokens, fast weights.",
+        "fewbit draft prepare small.gguf --for large.gguf --out draft.gguf",
+    ),
     "eval": (
         "Measure a model against its exact source and give a verdict.",
         "fewbit eval small --against smollm2-135m",
@@ -78,7 +82,9 @@ COMMANDS = {
     ),
 }
 """Each command's one-line description and its example. The code is in `fewbit.cli.<command>`,
-imported when the command runs."""
+imported when the command runs; of two words the first is a group, with a module for all of it."""
+
+GROUPS = {"draft": "What makes a model a better draft."}
 
 
 def build() -> App:
@@ -94,10 +100,14 @@ def build() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
+    groups = {name: App(name=name, help=summary) for name, summary in GROUPS.items()}
+    for group in groups.values():
+        app.command(group)
     for name, (summary, example) in COMMANDS.items():
-        app.command(
-            f"fewbit.cli.{name}:{name}",
-            name=name,
+        module, _, command = name.partition(" ")
+        groups.get(module, app).command(
+            f"fewbit.cli.{module}:{command or module}",
+            name=command or module,
             help=summary,
             help_prologue=f"Example: {example}",
         )

@@ -6,18 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbit.engine.loaded import LoadedModel
-from fewbit.errors import UsageError
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.tokenizer import tokenizer_of
-from fewbit.model.weights import ModelSource, open_model
+from fewbit.model.weights import open_model
 from fewbit.runtime.native import NativeExecutor
 from fewbit.sampling import SamplingThreads
 from fewbit.speculate.model_draft import DraftModel, ModelDraft
-from fewbit.tokens.identity import vocabulary
-from fewbit.tokens.tokenizer import Tokenizer
-
-_SHOWN = 3
-"""Differing tokens that an error names."""
+from fewbit.speculate.vocabularies import require_same_tokens
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> Loaded
     """
     source = open_model(path)
     tokenizer = tokenizer_of(source)
-    require_same_tokens(source, tokenizer, target)
+    require_same_tokens(source.path, tokenizer, target.runner.source.path, target.tokenizer)
     executor = target.runner.executor
     pool = executor.pool if isinstance(executor, NativeExecutor) else None
     context = min(target.runner.context, source.config.context)
@@ -62,25 +57,3 @@ def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> Loaded
         threads=SamplingThreads(pool),
     )
     return LoadedDraft(runner, ModelDraft(model))
-
-
-def require_same_tokens(source: ModelSource, tokenizer: Tokenizer, target: LoadedModel) -> None:
-    """Check that every id that both know is the same token in both.
-
-    Rows of a vocabulary beyond its tokenizer's ids are padding: no text has them.
-
-    Raises:
-        UsageError: some differ; the message has the first.
-    """
-    drafted, wanted = vocabulary(tokenizer), vocabulary(target.tokenizer)
-    differing = [i for i in sorted(drafted.keys() & wanted.keys()) if drafted[i] != wanted[i]]
-    if not differing:
-        return
-    shown = "; ".join(
-        f"token {i} is {drafted[i]!r} in the draft and {wanted[i]!r} in the target"
-        for i in differing[:_SHOWN]
-    )
-    raise UsageError(
-        f"{source.path} cannot draft for {target.runner.source.path}: {len(differing):,} of their "
-        f"tokens differ ({shown}); use a draft of the target's family."
-    )

@@ -10,7 +10,7 @@ from fewbit.quantization.solving import Solved
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.kv import KvScales
-from fewbit.records.manifest import Change, Making
+from fewbit.records.manifest import Change, DraftFacts, Making
 from fewbit.records.tuning import TuneRecord
 
 
@@ -35,6 +35,7 @@ class Made:
     tuning_text: CalibrationFacts | None = None
     tune_record: TuneRecord | None = None
     kv_scales: KvScales | None = None
+    draft: DraftFacts | None = None
 
 
 NOTHING_MADE = Made()

@@ -34,7 +34,7 @@ from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
 from fewbit.records.calibration import Inputs
 from fewbit.records.kernels import Activations
-from fewbit.records.manifest import Change, Manifest
+from fewbit.records.manifest import Change, DraftFacts, Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.native import available_cores, thread_pool
 from fewbit.tune import Tuned, TuneSettings
@@ -61,6 +61,8 @@ class QuantizeSettings:
     tuning_text: CalibrationSet | None = None
     """What it is tuned on; None for the calibration's windows. Training wants more text than
     statistics do."""
+    draft: DraftFacts | None = None
+    """What the model will draft for, where its head was cut, for the manifest."""
     request: Request = NO_REQUEST
     """What was asked for as text, for the manifest."""
     resume: Resume = Resume.AUTO
@@ -119,7 +121,10 @@ def execute(
         if store is not None and changes:
             store.require_same_transforms(fingerprints(planned.source))
         made = Made(
-            transforms=changes, allocation=settings.allocation, making=making(settings.request)
+            transforms=changes,
+            allocation=settings.allocation,
+            making=making(settings.request),
+            draft=settings.draft,
         )
         made = _solve(planned, made, settings, store, progress)
         made = _tune(planned, made, settings, store, progress)

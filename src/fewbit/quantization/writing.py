@@ -174,6 +174,7 @@ class _Run:
             tuned=self.made.tune_record,
             making=self.made.making,
             kv_scales=self.made.kv_scales,
+            draft=self.made.draft,
             promised_bytes=planned.promised_bytes,
             tensor_bytes=sum(entry.bytes for entry in entries),
             bits_per_weight=planned.bits_per_weight,

@@ -109,6 +109,22 @@ class Making(Record, frozen=True, kw_only=True):
     imatrix: str | None = None
 
 
+class DraftFacts(Record, frozen=True, kw_only=True):
+    """What a draft was prepared for, and to which tokens its head was cut."""
+
+    target: str
+    """The target's name."""
+    kept: int
+    """Rows of the head."""
+    vocabulary: int
+    """Rows that it had."""
+    counted_tokens: int
+    """Tokens of the texts by whose frequency they were chosen: the calibration's windows and the
+    text that Python carries."""
+    coverage: float
+    """The share of those that the head still has."""
+
+
 class Manifest(Record, frozen=True, kw_only=True):
     """Written last into an artefact: whoever has it has the whole artefact."""
 
@@ -140,6 +156,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """None in manifests that were written before it was recorded."""
     kv_scales: KvScales | None = None
     """Static scales of keys and values; None where the recipe asks for none."""
+    draft: DraftFacts | None = None
+    """None for a model that stands alone."""
     promised_bytes: int
     """Bytes of all tensors, as the plan had them."""
     tensor_bytes: int

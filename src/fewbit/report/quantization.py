@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.figures import size
-from fewbit.records.manifest import Manifest, TensorEntry
+from fewbit.records.manifest import DraftFacts, Manifest, TensorEntry
 
 _WORST = 3
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?")
@@ -33,6 +33,8 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
         f"{size(manifest.tensor_bytes)} of tensors as promised, {manifest.bits_per_weight:.2f} "
         f"bits per weight; the source has {manifest.source_bits_per_weight:.2f}."
     )
+    if manifest.draft is not None:
+        console.print(escape(_cut(manifest.draft)))
     for line in _course(manifest):
         console.print(escape(line))
     if manifest.allocation is not None:
@@ -43,6 +45,13 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
             "[yellow]The source is itself quantized[/]: errors are relative to its values, not to "
             "those of the model it was made from."
         )
+
+
+def _cut(draft: DraftFacts) -> str:
+    return (
+        f"A draft for {draft.target}: its head has {draft.kept:,} of {draft.vocabulary:,} tokens, "
+        f"{draft.coverage:.2%} of the {draft.counted_tokens:,} that were counted."
+    )
 
 
 def _formats(entries: Sequence[TensorEntry]) -> Table:
