@@ -14,12 +14,13 @@ def token_counts(texts: Iterable[ArrayLike], vocabulary: int) -> NDArray[np.int6
     """Return how often each id below `vocabulary` occurs, int64 [vocabulary].
 
     Args:
-        texts: int [n] each, ids below `vocabulary`.
+        texts: int [n] each; ids from `vocabulary` on are not counted.
         vocabulary: number of ids.
     """
     counts = np.zeros(vocabulary, np.int64)
     for tokens in texts:
-        counts += np.bincount(np.asarray(tokens, np.int64), minlength=vocabulary)
+        ids = np.asarray(tokens, np.int64)
+        counts += np.bincount(ids[ids < vocabulary], minlength=vocabulary)
     return counts
 
 

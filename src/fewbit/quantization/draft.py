@@ -6,7 +6,7 @@ A draft is never evaluated for itself: what it says wrong costs speed, not truth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -124,19 +124,24 @@ def _chosen(
     """Return the ids that stay, int32 [n] ascending, and the record of it."""
     tokenizer = tokenizer_of(source)
     known = _known(source, tokenizer)
-    documents = default_text(Half.CALIBRATION).documents
-    texts = [tokenizer.encode(document.text, add_special=False) for document in documents]
-    counts = token_counts([*windows, *texts], source.config.vocabulary)[:known]
+    counts = token_counts([*windows, *_text(tokenizer, Half.CALIBRATION)], known)
     special = [token for token in tokenizer.added_tokens if token < known]
     kept = frequent_tokens(counts, settings.tokens, special)
+    others = token_counts(_text(tokenizer, Half.EVALUATION), known)
     facts = DraftFacts(
         target=settings.target,
         kept=len(kept),
         vocabulary=source.config.vocabulary,
         counted_tokens=int(counts.sum()),
-        coverage=coverage(counts, kept),
+        coverage=coverage(others, kept),
     )
     return kept, facts
+
+
+def _text(tokenizer: Tokenizer, half: Half) -> Iterator[list[int]]:
+    """Yield the tokens of each document of the text that Python carries."""
+    for document in default_text(half).documents:
+        yield tokenizer.encode(document.text, add_special=False)
 
 
 def _known(source: ModelSource, tokenizer: Tokenizer) -> int:

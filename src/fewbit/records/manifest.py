@@ -122,7 +122,8 @@ class DraftFacts(Record, frozen=True, kw_only=True):
     """Tokens of the texts by whose frequency they were chosen: the calibration's windows and the
     text that Python carries."""
     coverage: float
-    """The share of those that the head still has."""
+    """The share of tokens that the head still has in the other half of the text that Python
+    carries, which was not counted."""
 
 
 class Manifest(Record, frozen=True, kw_only=True):

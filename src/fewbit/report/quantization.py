@@ -50,7 +50,8 @@ def print_manifest(manifest: Manifest, console: Console) -> None:
 def _cut(draft: DraftFacts) -> str:
     return (
         f"A draft for {draft.target}: its head has {draft.kept:,} of {draft.vocabulary:,} tokens, "
-        f"{draft.coverage:.2%} of the {draft.counted_tokens:,} that were counted."
+        f"chosen by {draft.counted_tokens:,} of text; of text that was not counted they are "
+        f"{draft.coverage:.1%}."
     )
 
 
