@@ -44,6 +44,25 @@ def test_formats_that_were_chosen_for_a_size_are_not_chosen_again(tmp_path, mode
     assert read_manifest(second).allocation is not None
 
 
+@pytest.mark.interop
+@pytest.mark.parametrize("what", ["scales", "weights"])
+def test_a_manifest_makes_the_same_tuned_artefact(tmp_path, model, text, what, capsys):  # noqa: F811
+    arguments = command(model, text, tmp_path / "a", "--tune", what, "--tune-steps", "4")
+    assert run([*arguments, "--tune-windows", "12"]) == 0
+    manifest = read_manifest(tmp_path / "a")
+    assert manifest.tuned is not None and manifest.tuned.kept > 0
+    assert manifest.recipe.tune_steps == manifest.tuned.steps == 4
+    assert again(model, tmp_path / "a", tmp_path / "b") == 0
+    assert "tensors are the manifest's, bit for bit" in " ".join(capsys.readouterr().out.split())
+    one, other = (tree_hash(tmp_path / name) for name in "ab")
+    assert one.pop("manifest.json") != other.pop("manifest.json")  # it has the seconds
+    assert one == other
+    # The settings are what makes them the same: other steps give other bits.
+    edited = replace(manifest, tuned=replace(manifest.tuned, steps=3))
+    (tmp_path / "edited.json").write_bytes(to_json(edited))
+    assert again(model, tmp_path / "edited.json", tmp_path / "c") == 3
+
+
 def test_another_source_is_refused(tmp_path, made, capsys):
     other = write_subject(tmp_path / "m", weights=sharp_weights())
     assert again(other, made, tmp_path / "out") == 2

@@ -36,6 +36,38 @@ def linear(method: str, form: str = "int4-g32") -> Recipe:
     return Recipe(name="test", method=method, rules=(Rule(role=Role.LINEAR, format=form),))
 
 
+@pytest.mark.parametrize("needs_no_text", [True, False])
+def test_each_rule_solves_by_its_method(tmp_path, needs_no_text):
+    """On the source's own inputs a matrix's bits depend on its own method alone."""
+    other = "mse" if needs_no_text else "imatrix"
+    mixed = Recipe(
+        name="mixed",
+        method="gptq",
+        rules=(
+            Rule(match="layers.*.down.weight", format="int4-g32", method=other),
+            Rule(match="layers.*.q.weight", format="int4-g32", method="rtn"),
+            Rule(role=Role.LINEAR, format="int4-g32"),
+        ),
+    )
+    settings = dataclasses.replace(SETTINGS, inputs="source")
+    source = open_model(folder(tmp_path))
+    found = quantize(source, mixed, tmp_path / "mixed", settings)
+    bits = {
+        method: {
+            t.slot: t.sha256
+            for t in quantize(source, linear(method), tmp_path / method, settings).tensors
+        }
+        for method in ("gptq", "rtn", other)
+    }
+    for tensor in found.tensors:
+        if tensor.status == "quantized":
+            site = tensor.slot.split(".")[2]
+            method = {"down": other, "q": "rtn"}.get(site, "gptq")
+            assert tensor.method == method
+            assert tensor.sha256 == bits[method][tensor.slot]
+    assert len({method["layers.0.down.weight"] for method in bits.values()}) == 3
+
+
 class Killed(Exception):
     """Stands for the end of the process."""
 

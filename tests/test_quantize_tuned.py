@@ -1,5 +1,8 @@
 """Tuning at the end of the path: what changes, and what the manifest says of it."""
 
+import dataclasses
+
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -10,7 +13,9 @@ from fewbit.calibrate.calibration import calibration_set
 from fewbit.formats.registry import F32, decode
 from fewbit.model.weights import open_model
 from fewbit.quantization import QuantizeSettings, plan, quantize
+from fewbit.quantization.making import tune_settings
 from fewbit.records.recipe import Recipe, Role, Rule
+from fewbit.records.tuning import TuneRecord
 from fewbit.tune import Precision, Tuned, TuneSettings
 
 pytest.importorskip("torch", reason="the extra 'torch' is not installed")
@@ -52,6 +57,36 @@ def test_a_folder_holds_what_was_tuned(tmp_path, method, what):
     }
     assert moved == set(change.tensors)
     assert written.read("layers.0.attn_norm.weight").spec == F32
+
+
+def test_the_manifest_has_every_setting_of_the_tuning(tmp_path):
+    chosen = TuneSettings(
+        what=Tuned.ROUNDING,
+        steps=3,
+        batch=3,
+        rate=0.02,
+        code_rate=0.25,
+        warmup=0.5,
+        hidden=2.0,
+        check=5,
+        patience=9,
+        seed=11,
+        precision=Precision.F32,
+        round_activations=True,
+    )
+    names = {field.name for field in dataclasses.fields(chosen)} - {"recompute"}
+    assert all(getattr(chosen, name) != getattr(TuneSettings(), name) for name in names)
+    source = open_model(folder(tmp_path))
+    given = dataclasses.replace(settings(), tuning=chosen)
+    manifest = quantize(source, tuned("int4-g32", "rounding"), tmp_path / "out", given)
+    assert tune_settings(manifest) == chosen
+
+
+def test_a_record_of_before_means_the_settings_of_then():
+    record = {field.name: field.default for field in msgspec.structs.fields(TuneRecord)}
+    usual = TuneSettings()
+    for name in ("warmup", "hidden", "check", "patience"):
+        assert record[name] == getattr(usual, name)
 
 
 def test_a_gguf_file_holds_what_was_tuned_in_its_own_conventions(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.methods.solvers import METHODS
-from fewbit.recipes import built_in, built_in_names, find
+from fewbit.recipes import built_in, built_in_names, find, to_toml
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Role
 
@@ -132,10 +132,65 @@ def test_a_recipe_of_ones_own(tmp_path):
     assert recipe.rules[1].fallback == ("int4-g32", "keep")
 
 
+def test_methods_of_rules_and_steps_of_tuning_come_from_the_file_and_go_back(tmp_path):
+    recipe = find(
+        write(
+            tmp_path,
+            """
+            name = "mine"
+            method = "gptq"
+            tune = "scales"
+            tune_steps = 30
+            [[rules]]
+            match = "layers.*.down.weight"
+            format = "int8-g32"
+            method = "mse"
+            [[rules]]
+            role = "linear"
+            format = "int4-g32"
+            """,
+        )
+    )
+    assert [rule.method for rule in recipe.rules] == ["mse", None]
+    assert (recipe.methods, recipe.tune_steps) == (("gptq", "mse"), 30)
+    assert find(write(tmp_path, to_toml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("tune_step = 3", "'tune_step'.*tune_steps"), ("methods = 'rtn'", "'methods'.*method")],
+)
+def test_an_unknown_key_of_a_recipe_has_near_matches(tmp_path, key, near):
+    text = f"name='x'\nmethod='rtn'\n{key}\n[[rules]]\nrole='linear'\nformat='int4-g32'"
+    with pytest.raises(BadFileError, match=near):
+        find(write(tmp_path, text))
+
+
+def test_an_unknown_key_of_a_rule_has_near_matches(tmp_path):
+    text = "name='x'\nmethod='rtn'\n[[rules]]\nrole='linear'\nformat='int4-g32'\nmetod='mse'"
+    with pytest.raises(BadFileError, match=r"'metod', which a rule does not have; did you mean m"):
+        find(write(tmp_path, text))
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
         ("name = ", BadFileError, "not valid"),
+        (
+            "name='x'\nmethod='rtn'\n[[rules]]\nrole='linear'\nformat='q4_0'\nmethod='gpt'",
+            UnsupportedError,
+            "method 'gpt'",
+        ),
+        (
+            "name='x'\nmethod='rtn'\n[[rules]]\nrole='linear'\nformat='keep'\nmethod='mse'",
+            UsageError,
+            "would do nothing",
+        ),
+        (
+            "name='x'\nmethod='rtn'\ntune_steps=9\n[[rules]]\nrole='linear'\nformat='q4_0'",
+            UsageError,
+            "tunes nothing",
+        ),
         ("name = 'x'\nrules = []", BadFileError, "method"),
         ("name = 'x'\nmethod = 'best'\nrules = []", UnsupportedError, "rtn, mse"),
         ("name = 'x'\nmethod = 'rtn'\nrules = []", UsageError, "no rules"),

@@ -199,8 +199,8 @@ def _why_not(planned: QuantizationPlan, earlier: Sequence[QuantizationPlan]) -> 
 
 
 def _gives_the_same(one: QuantizationPlan, other: QuantizationPlan) -> bool:
-    formats = [[tensor.format for tensor in planned.tensors] for planned in (one, other)]
-    return one.recipe.method == other.recipe.method and formats[0] == formats[1]
+    made = [[(tensor.format, tensor.method) for tensor in p.tensors] for p in (one, other)]
+    return made[0] == made[1]
 
 
 def _attempts(plans: Sequence[QuantizationPlan], run: _Run) -> list[Attempt]:

@@ -169,8 +169,8 @@ def to_toml(recipe: Recipe) -> str:
 _DEFAULT_ROUNDING = ("activations", Activations.INT8.value)
 
 
-def _toml(value: str | list[str]) -> str:
-    """Return a string or a list of strings; JSON's are TOML's, but for the character DEL."""
+def _toml(value: str | int | list[str]) -> str:
+    """Return a string, a number or strings; JSON's are TOML's, but for the character DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -212,10 +212,15 @@ def checked(recipe: Recipe) -> Recipe:
         UnsupportedError: the method or a format is unknown; the message lists those there are.
         UsageError: there is no rule, or one that has both a role and a pattern, or neither.
     """
-    if recipe.method not in METHODS:
-        raise UnsupportedError(
-            f"The method '{recipe.method}' of recipe '{recipe.name}' is not known; there are "
-            f"{', '.join(METHODS)}."
+    for method in recipe.methods:
+        if method not in METHODS:
+            raise UnsupportedError(
+                f"The method '{method}' of recipe '{recipe.name}' is not known; there are "
+                f"{', '.join(METHODS)}."
+            )
+    if recipe.tune is None and recipe.tune_steps is not None:
+        raise UsageError(
+            f"The recipe '{recipe.name}' has tune_steps, but tunes nothing; add tune = \"scales\"."
         )
     if not recipe.rules:
         raise UsageError(f"The recipe '{recipe.name}' has no rules; give at least one.")
@@ -224,6 +229,11 @@ def checked(recipe: Recipe) -> Recipe:
             raise UsageError(
                 f"Rule {number} of recipe '{recipe.name}' must have either a role or a match; "
                 "give one of them."
+            )
+        if rule.format == KEEP and rule.method is not None:
+            raise UsageError(
+                f"Rule {number} of recipe '{recipe.name}' keeps its tensors, so its method "
+                f"'{rule.method}' would do nothing; leave it out."
             )
         for form in (rule.format, *rule.fallback):
             if form != KEEP:

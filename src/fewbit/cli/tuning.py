@@ -36,6 +36,8 @@ class TuneOptions:
         from msgspec.structs import replace
 
         found = recipe if self.tune is None else replace(recipe, tune=self.tune)
+        if self.tune_steps is not None:
+            found = replace(found, tune_steps=self.tune_steps)
         if found.tune is None and self.tune_steps is not None:
             raise UsageError(
                 f"--tune-steps is {self.tune_steps}, but nothing is tuned; add --tune scales."
@@ -48,14 +50,9 @@ class TuneOptions:
 
     def settings(self, recipe: Recipe) -> TuneSettings | None:
         """Return how the recipe is tuned, or None; raises UsageError."""
-        from fewbit.tune import Tuned, TuneSettings
+        from fewbit.quantization.making import asked_tuning
 
-        if recipe.tune is None:
-            return None
-        what = Tuned(recipe.tune)
-        if self.tune_steps is None:
-            return TuneSettings(what=what)
-        return TuneSettings(what=what, steps=self.tune_steps)
+        return asked_tuning(recipe)
 
 
 TUNING = TuneOptions()

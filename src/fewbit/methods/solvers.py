@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -50,6 +50,11 @@ class Method:
     without_inputs: str = "mse"
     """The method for a matrix that has no inputs (a table whose rows are only looked up), where
     this one needs them: least squares is right there, since each row is an output as it is."""
+
+
+def greatest_need(methods: Iterable[str]) -> Need:
+    """Return what the most demanding of some methods has to know."""
+    return max((METHODS[method].needs for method in methods), default=Need.NOTHING)
 
 
 def _nearest(

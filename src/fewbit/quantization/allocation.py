@@ -111,6 +111,11 @@ def allocate(
         UsageError: the target is too small for the smallest formats, or there are too few windows.
         KernelError, NumericalError, UnsupportedError: as `ProbeModel`, `plan` and `build`.
     """
+    if len(wish.base.methods) > 1:
+        raise UsageError(
+            f"The recipe '{wish.base.name}' has methods of single rules, and formats for a target "
+            "make rules of their own; give a recipe with one method."
+        )
     if len(windows) <= settings.probe_windows:
         raise UsageError(
             f"Allocation has {len(windows)} windows of text and needs more than "

@@ -9,7 +9,7 @@ of the whole model before the first layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fewbit.calibrate.calibration import CalibrationSet
@@ -19,11 +19,12 @@ from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource
 from fewbit.program import Embed, Slot
 from fewbit.quantization.bound import BoundModel
-from fewbit.quantization.planned import QuantizationPlan
+from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantization.resume import SolvedStore
 from fewbit.quantization.solving import Solved, solve, solve_alone, solve_with
 from fewbit.quantization.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
+from fewbit.records.kernels import Activations
 from fewbit.runtime.native import thread_pool
 
 Progress = Callable[[int, int, str], None]
@@ -50,13 +51,13 @@ def solve_plan(planned: QuantizationPlan, solving: Solving) -> dict[Slot, Solved
         KernelError: no kernel can run a matrix.
         UsageError: the calibration text does not fit in memory.
     """
-    method = METHODS[planned.recipe.method]
     program = build_program(planned.source.config)
     pool = thread_pool(solving.threads)
     release = _release(planned.source, solving.store)
     walker = _Walker(planned, solving, BoundModel(planned.source, program, pool, release))
     walker.begin()
-    options = WalkOptions(pool, gram=method.needs is Need.GRAM)
+    gram = (t.slot for t in planned.tensors if t.method and METHODS[t.method].needs is Need.GRAM)
+    options = WalkOptions(pool, gram=frozenset(gram))
     walk(program, solving.calibration, walker.model, walker.visit, options)
     return walker.solved
 
@@ -107,12 +108,21 @@ class _Walker:
         store = self._solving.store
         found = {} if store is None else {s: store.found[s] for s in slots if s in store.found}
         if len(found) < len(slots):
-            taken = statistics()
-            found = {slot: solve_with(self._planned, self._of[slot], taken) for slot in slots}
+            found = self._solved(slots, statistics)
             self._unsaved |= found
         for slot, solved in (found | self._saved(number)).items():
             self._take(slot, solved)
             self._planned.source.release(slot)
+
+    def _solved(
+        self, slots: Sequence[Slot], statistics: Callable[[], InputStatistics]
+    ) -> dict[Slot, Solved]:
+        """Solve matrices that read one input, whose statistics are taken where one needs them."""
+        tensors = [self._of[slot] for slot in slots]
+        if not any(map(_looks_at_inputs, tensors)):
+            return {tensor.slot: solve_alone(self._planned, tensor) for tensor in tensors}
+        taken = statistics()
+        return {tensor.slot: solve_with(self._planned, tensor, taken) for tensor in tensors}
 
     def _saved(self, number: int) -> dict[Slot, Solved]:
         """Keep what is solved, and return it as it is kept; a good place to stop.
@@ -134,3 +144,8 @@ class _Walker:
         if self._solving.inputs == "quantized":
             rounding = self._of[slot].rounding(solved.input_scale)
             self.model.replace(slot, solved.tensor, rounding, solved.input_scale)
+
+
+def _looks_at_inputs(tensor: PlannedTensor) -> bool:
+    static = tensor.activations is Activations.STATIC
+    return static or METHODS[tensor.method].needs is not Need.NOTHING

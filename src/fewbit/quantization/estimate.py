@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fewbit.errors import OutputError
-from fewbit.methods.solvers import METHODS, Need
+from fewbit.methods.solvers import METHODS, Need, greatest_need
 from fewbit.model.decoder import build_program
 from fewbit.program import Program
 from fewbit.quantization.pipeline import needs_text
@@ -71,7 +71,7 @@ def memory_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...
         return tuple(found)
     program = build_program(planned.source.config)
     kept = max(_kept(program, stage, work.rows) for stage in stages(program, work.rows))
-    gram = METHODS[planned.recipe.method].needs is Need.GRAM
+    gram = greatest_need(planned.recipe.methods) is Need.GRAM
     return (
         *found,
         Amount(what="hidden states of the calibration text", bytes=2 * kept),
@@ -84,7 +84,7 @@ def memory_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...
 def disk_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:
     """Return what lies on disk beside the source when most does."""
     found = [Amount(what="the artefact", bytes=planned.promised_bytes)]
-    if planned.recipe.method != "rtn" or needs_text(planned.recipe):
+    if planned.recipe.methods != ("rtn",) or needs_text(planned.recipe):
         kept = sum(t.bytes for t in _quantized(planned))
         found.append(Amount(what="solved tensors, kept until it is written", bytes=kept))
     if planned.recipe.tune is not None:

@@ -49,8 +49,8 @@ def solve_given(planned: QuantizationPlan, given: GivenImportance) -> dict[Slot,
             f"({', '.join(planned.recipe.transforms)}), and an importance matrix knows the inputs "
             "before that; give a text with --calibration, or leave the transforms out."
         )
-    method = planned.recipe.method
-    if METHODS[method].needs is Need.GRAM:
+    method = next((m for m in planned.recipe.methods if METHODS[m].needs is Need.GRAM), None)
+    if method is not None:
         raise UsageError(
             f"The method '{method}' needs how inputs go together, and an importance matrix has "
             "only the square of each; give a text with --calibration, or take imatrix."

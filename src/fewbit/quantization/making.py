@@ -16,6 +16,8 @@ from fewbit.model.weights import ModelSource
 from fewbit.records.base import from_json
 from fewbit.records.calibration import CalibrationFacts
 from fewbit.records.manifest import Making, Manifest, TextRequest, read_manifest
+from fewbit.records.recipe import Recipe
+from fewbit.records.tuning import ROUNDED
 from fewbit.runtime.chooser import choose_isa
 from fewbit.tune import Precision, Tuned, TuneSettings
 
@@ -129,6 +131,16 @@ def doubts(manifest: Manifest) -> tuple[str, ...]:
     return tuple(f"The bits may differ: {doubt}." for doubt in found)
 
 
+def asked_tuning(recipe: Recipe) -> TuneSettings | None:
+    """Return how a recipe is tuned; None where it is not."""
+    if recipe.tune is None:
+        return None
+    what = Tuned(recipe.tune)
+    if recipe.tune_steps is None:
+        return TuneSettings(what=what)
+    return TuneSettings(what=what, steps=recipe.tune_steps)
+
+
 def tune_settings(manifest: Manifest) -> TuneSettings | None:
     """Return how the artefact was tuned; None where it was not."""
     record = manifest.tuned
@@ -140,6 +152,11 @@ def tune_settings(manifest: Manifest) -> TuneSettings | None:
         batch=record.batch,
         rate=record.rate,
         code_rate=record.code_rate,
+        warmup=record.warmup,
+        hidden=record.hidden,
+        check=record.check,
+        patience=record.patience,
+        round_activations=record.activations == ROUNDED,
         seed=record.seed,
         precision=Precision(record.precision),
     )

@@ -49,7 +49,7 @@ def measure_importance(
         calibration,
         BoundModel(source, program, pool),
         visit,
-        WalkOptions(pool, gram=False),
+        WalkOptions(pool, gram=frozenset()),
     )
     facts = calibration.facts
     return ImportanceMatrix(

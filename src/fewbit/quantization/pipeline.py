@@ -13,7 +13,7 @@ from msgspec import structs
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.mix import Progress
 from fewbit.errors import UsageError
-from fewbit.methods.solvers import METHODS, Need
+from fewbit.methods.solvers import Need, greatest_need
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
@@ -22,7 +22,7 @@ from fewbit.quantization.importance import GivenImportance, solve_given
 from fewbit.quantization.job import Job, Resume, asked, claimed_job
 from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.made import Made
-from fewbit.quantization.making import NO_REQUEST, Request, making
+from fewbit.quantization.making import NO_REQUEST, Request, asked_tuning, making
 from fewbit.quantization.planned import QuantizationPlan
 from fewbit.quantization.planning import plan
 from fewbit.quantization.resume import SolvedStore, WorkKey, hashed
@@ -37,7 +37,7 @@ from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Change, DraftFacts, Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.native import available_cores, thread_pool
-from fewbit.tune import Tuned, TuneSettings
+from fewbit.tune import TuneSettings
 
 
 def unwatched(_what: str, _done: int, _all: int) -> None:
@@ -153,7 +153,7 @@ def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
 
 def _solves_with_text(recipe: Recipe) -> bool:
     static = any(rule.activations is Activations.STATIC for rule in recipe.rules)
-    return static or METHODS[recipe.method].needs is not Need.NOTHING
+    return static or greatest_need(recipe.methods) is not Need.NOTHING
 
 
 def _store(planned: QuantizationPlan, settings: QuantizeSettings, job: Job) -> SolvedStore | None:
@@ -161,8 +161,7 @@ def _store(planned: QuantizationPlan, settings: QuantizeSettings, job: Job) -> S
 
     Rounding takes as long as reading and writing, so keeping its results would gain nothing.
     """
-    method = METHODS[planned.recipe.method]
-    quick = method.needs is Need.NOTHING and planned.recipe.method == "rtn"
+    quick = planned.recipe.methods == ("rtn",)
     given = settings.importance is not None and not runs_with_text(planned.recipe)
     if given or (quick and not needs_text(planned.recipe)):
         return None
@@ -250,11 +249,10 @@ def _tune(
     store: SolvedStore | None,
     progress: Progress,
 ) -> Made:
-    what = planned.recipe.tune
+    chosen = settings.tuning or asked_tuning(planned.recipe)
     text = settings.tuning_text or settings.calibration
-    if what is None or text is None or store is None:
+    if planned.recipe.tune is None or chosen is None or text is None or store is None:
         return made
-    chosen = settings.tuning or TuneSettings(what=Tuned(what))
     with store.stop.waits():
         place = TunePlace(store.folder / "tune", store.stop.check)
         return tuned(planned, made, text, chosen, place=place, progress=progress)

@@ -40,6 +40,8 @@ class PlannedTensor:
     format: NumberFormat
     """Its format in the artefact."""
     status: Status
+    method: str = ""
+    """How its codes are found; empty where it is not quantized."""
     activations: Activations = Activations.INT8
     """How the layer's input is to be rounded, where the format is an integer one."""
     fallback: str = ""

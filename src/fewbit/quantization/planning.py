@@ -146,12 +146,15 @@ class _Planner:
         self, info: TensorInfo, slot: Slot, form: NumberFormat, missed: str, why: str
     ) -> PlannedTensor:
         _require_decodable(info)
+        rule = self.rule(slot)
+        assert rule is not None
         return PlannedTensor(
             source=info,
             stored=self._stored_name(info, slot),
             slot=slot,
             format=form,
             status="quantized",
+            method=rule.method or self.recipe.method,
             activations=self._activations(slot, form),
             fallback=missed,
             reason=why,

@@ -96,8 +96,7 @@ def solve_with(
 ) -> Solved:
     """Return a matrix of a plan, solved by its method with the statistics of its inputs."""
     stored = planned.source.read(tensor.slot)
-    method, name = planned.recipe.method, tensor.label
-    solved = solve(stored, tensor.format, method, name, statistics)
+    solved = solve(stored, tensor.format, tensor.method, tensor.label, statistics)
     if tensor.activations is not Activations.STATIC:
         return solved
     return replace(solved, input_scale=static_scale(statistics.largest))
@@ -108,7 +107,7 @@ def solve_alone(planned: QuantizationPlan, tensor: PlannedTensor) -> Solved:
 
     Where the method needs them, its stand-in is taken, and named in the result.
     """
-    method = planned.recipe.method
+    method = tensor.method
     if METHODS[method].needs is not Need.NOTHING:
         method = METHODS[method].without_inputs
     stored = planned.source.read(tensor.slot)

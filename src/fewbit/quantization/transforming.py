@@ -283,7 +283,8 @@ def _searched(
             scalings[site] = search(site, taken)
 
     model = BoundModel(source, program, walking.pool)
-    walk(program, walking.calibration, model, visit, WalkOptions(walking.pool, gram=gram))
+    options = WalkOptions(walking.pool, gram=None if gram else frozenset())
+    walk(program, walking.calibration, model, visit, options)
     ones = {site: np.ones(site.width, np.float32) for site in sites}
     factors = ones | {site: scaling.factors for site, scaling in scalings.items()}
     found = tuple(Rescale(site, factors[site]) for site in sites)

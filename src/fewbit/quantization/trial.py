@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fewbit.formats.grid import fit, join, nearest, stack
 from fewbit.formats.registry import decode_rows
 from fewbit.formats.spec import QuantTensor
-from fewbit.methods.solvers import METHODS, Need
+from fewbit.methods.solvers import Need, greatest_need
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantization.calibrated import Solving, solve_plan
@@ -76,7 +76,7 @@ def solved_tensors(planned: QuantizationPlan, solving: Solving | None) -> dict[S
         As `solve_plan` and `solve_alone`.
     """
     found: dict[Slot, QuantTensor] = {}
-    if solving is not None and METHODS[planned.recipe.method].needs is not Need.NOTHING:
+    if solving is not None and greatest_need(planned.recipe.methods) is not Need.NOTHING:
         found = {slot: solved.tensor for slot, solved in solve_plan(planned, solving).items()}
     for tensor in _quantized(planned):
         if tensor.slot not in found:

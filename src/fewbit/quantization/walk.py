@@ -164,9 +164,13 @@ class WalkOptions:
     """How statistics are taken, and how much memory hidden states may take."""
 
     pool: Pool
-    gram: bool = True
-    """Whether a method needs the Gram matrix of a layer's inputs."""
+    gram: frozenset[Slot] | None = None
+    """The layers whose inputs' Gram matrix is needed; None for all."""
     room: int = ROOM
+
+    def needs_gram(self, slots: Sequence[Slot]) -> bool:
+        """Whether one of some layers needs the Gram matrix of its input."""
+        return self.gram is None or not self.gram.isdisjoint(slots)
 
 
 def walk(
@@ -209,7 +213,8 @@ class _Statistics:
     def __call__(self) -> InputStatistics:
         cut, masks = self.stage.cut, self.states.calibration.masks
         width = self.states.program.widths[cut.x]
-        collector = Collector(width, self.options.pool, gram=self.options.gram)
+        gram = self.options.needs_gram(cut.slots)
+        collector = Collector(width, self.options.pool, gram=gram)
         for sequences, x in self.states.inputs(self.stage):
             with named(cut.slots):
                 collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
@@ -251,7 +256,7 @@ class _States:
                 Tokens(tuple(self._slices()), self.calibration.masks),
                 self._run.expert,
                 options.pool,
-                options.gram,
+                options.needs_gram([op.weight for part in parts(op) for op in part.layers]),
             )
         return self._mixture
 

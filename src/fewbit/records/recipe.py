@@ -41,6 +41,8 @@ class Rule(Record, frozen=True, kw_only=True):
     fallback: tuple[str, ...] = ()
     """Formats (or `keep`) to take, in order, where the first does not divide a tensor's columns.
     Each use is recorded; without one that fits, the plan is refused."""
+    method: str | None = None
+    """How their codes are found; None for the recipe's method."""
     activations: Activations = Activations.INT8
     """How the inputs of these layers are rounded where their weights are integers."""
 
@@ -50,11 +52,19 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     name: str
     method: str
-    """How codes are found, a key of `methods.solvers.METHODS`."""
+    """How codes are found where a rule says nothing else, a key of `methods.solvers.METHODS`."""
     rules: tuple[Rule, ...]
     transforms: tuple[str, ...] = ()
     """Function-preserving transforms that come before solving, in order."""
     tune: Tune | None = None
     """What is tuned by distillation after solving."""
+    tune_steps: int | None = None
+    """Steps of that training; None for as many as are usual."""
     kv: KvForm | None = None
     """What static scales of keys and values are measured for; None for no scales."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Every method that is named: the recipe's, then those of rules."""
+        own = (rule.method for rule in self.rules if rule.method is not None)
+        return tuple(dict.fromkeys((self.method, *own)))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fewbit.records.base import Record
 
+ROUNDED, UNROUNDED = "int8 per 32", "as computed"
+"""What `TuneRecord.activations` says."""
+
 
 class TunedPoint(Record, frozen=True, kw_only=True):
     """The divergence from the source on the held-out windows after so many steps."""
@@ -57,6 +60,10 @@ class TuneRecord(Record, frozen=True, kw_only=True):
     code_rate: float
     pace: float = 1.0
     """The factor of `rate`: the relative error of the weights at the start over the usual one."""
+    warmup: float = 0.05
+    hidden: float = 0.0
+    check: int = 20
+    patience: int = 3
     seed: int
     windows: int
     held_out: int
@@ -65,7 +72,8 @@ class TuneRecord(Record, frozen=True, kw_only=True):
     precision: str
     """What linear layers and attention are computed in."""
     activations: str
-    """How the inputs of layers with integer weights are rounded while tuning."""
+    """How the inputs of layers with integer weights are rounded while tuning: `ROUNDED` or
+    `UNROUNDED`."""
     teacher: str
     """The type in which the source's final states are kept."""
     before: float

@@ -58,7 +58,11 @@ def model_card(
 
 def _making(manifest: Manifest) -> list[str]:
     recipe = manifest.recipe
-    steps = [*recipe.transforms, recipe.method, *([f"tune {recipe.tune}"] if recipe.tune else [])]
+    steps = [
+        *recipe.transforms,
+        " and ".join(recipe.methods),
+        *([f"tune {recipe.tune}"] if recipe.tune else []),
+    ]
     formats = sorted({e.format for e in manifest.tensors if e.status == "quantized"})
     lines = [
         f"{size(manifest.tensor_bytes)} of tensors, {manifest.bits_per_weight:.2f} bits per weight "

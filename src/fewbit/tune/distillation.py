@@ -19,7 +19,7 @@ from fewbit.keyed_random import Purpose, uniform
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource
 from fewbit.program import Program, Slot
-from fewbit.records.tuning import TunedPoint, TuneMemory, TuneRecord
+from fewbit.records.tuning import ROUNDED, UNROUNDED, TunedPoint, TuneMemory, TuneRecord
 from fewbit.runtime.memory import available_memory
 from fewbit.runtime.torch_executor import DecodedWeights, TorchExecutor
 from fewbit.tune import memory
@@ -191,12 +191,16 @@ def _record(
         rate=settings.rate,
         code_rate=settings.code_rate,
         pace=training.pace,
+        warmup=settings.warmup,
+        hidden=settings.hidden,
+        check=settings.check,
+        patience=settings.patience,
         seed=settings.seed,
         windows=len(lengths) - sum(len(look) for look in lesson.held_out),
         held_out=sum(len(look) for look in lesson.held_out),
         tokens=sum(lengths[i] for step in lesson.steps[: standing.step] for i in step),
         precision=settings.precision.value,
-        activations="int8 per 32" if settings.round_activations else "as computed",
+        activations=ROUNDED if settings.round_activations else UNROUNDED,
         teacher=settings.precision.value,
         before=standing.trajectory[0][1],
         after=standing.least,
