@@ -120,17 +120,24 @@ def test_errors_count_as_their_columns_do(source):
     assert same == 1
     assert eight < 0.01
     assert row > 1
-    only = np.zeros(columns)
-    only[:32] = 1
     weight = decode(source.read(slot))
 
-    def error(tensor):
-        return np.sum((decode(tensor) - weight)[:, :32] ** 2)
+    counts = np.linspace(0.1, 3, columns)
+    made = (fitted(source, slot, form, counts) for form in ("int4-row", "int4-g32"))
+    row, probe = ((decode(tensor) - weight) ** 2 for tensor in made)
+    weighted, plain = np.sum(row * counts) / np.sum(probe * counts), np.sum(row) / np.sum(probe)
+    (found,) = format_errors(source, slot, forms[2:], counts)
+    assert found == pytest.approx(max(weighted, plain), rel=0.01)
 
-    row, probe = (fitted(source, slot, form, only) for form in ("int4-row", "int4-g32"))
-    truth = error(row) / error(probe)
-    (found,) = format_errors(source, slot, forms[2:], only)
-    assert found == pytest.approx(truth, rel=0.01)
+
+def test_a_coarse_format_is_not_praised_for_one_column_that_outweighs_all_others(source):
+    slot = "layers.0.down.weight"
+    coarse = [parse_format("int2-g32-asym")]
+    one_counts = np.ones(source.outline(slot).shape[1])
+    one_counts[5] = 1e9
+    (plain,) = format_errors(source, slot, coarse, None)
+    (found,) = format_errors(source, slot, coarse, one_counts)
+    assert found > 0.9 * plain
 
 
 def made(divergences, deviation, site="q"):

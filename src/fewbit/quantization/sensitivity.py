@@ -208,7 +208,11 @@ def format_errors(
     formats: Sequence[NumberFormat],
     importance: NDArray[np.float64] | None,
 ) -> list[float]:
-    """Return each format's weighted squared error over that of the probe format, both of some rows.
+    """Return each format's squared error over that of the probe format, both of some rows.
+
+    The weighted errors are compared and the plain ones, and the larger ratio counts. Where a
+    massive activation makes one column outweigh all others, a scale fitted for that column rounds
+    it well in a coarse format too, and the weighted ratio alone says that nothing is lost.
 
     Args:
         source: the model.
@@ -219,10 +223,17 @@ def format_errors(
     weight, _ = _sampled(source, slot)
     counts = np.ones(weight.shape[1]) if importance is None else importance
     base, *found = (
-        float(_column_errors(weight, _nearest(weight, form, counts)) @ counts)
+        _column_errors(weight, _nearest(weight, form, counts))
         for form in (parse_format(PROBE), *formats)
     )
-    return [error / base if base else 0.0 for error in found]
+    return [
+        max(_ratio(float(errors @ counts), float(base @ counts)), _ratio(errors.sum(), base.sum()))
+        for errors in found
+    ]
+
+
+def _ratio(error: float, base: float) -> float:
+    return error / base if base else 0.0
 
 
 def _rounded(
