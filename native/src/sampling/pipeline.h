@@ -1,5 +1,5 @@
 // From a row of logits to a distribution over tokens, and a draw from it: the native twin of
-// `distribution` in src/fewbit/sampling.py, which describes the order of the steps.
+// `distribution` in src/fewbit/sampling, which describes the order of the steps.
 //
 // Sums over the vocabulary merge at fixed boundaries: floats inside a block of 128 tokens, then
 // doubles over blocks in ascending order. Nothing depends on threads or instruction set.

@@ -1,0 +1,23 @@
+"""Why no token can be drawn from a row."""
+
+from __future__ import annotations
+
+from fewbit.errors import NumericalError
+
+
+def drawing_fault(kind: str, token: int, value: float) -> NumericalError:
+    """Return the error for a row of logits.
+
+    Args:
+        kind: `not_finite` or `all_masked`.
+        token: where.
+        value: the logit there.
+    """
+    if kind == "not_finite":
+        return NumericalError(
+            f"the logit of token {token} is {value}; check the model's weights with "
+            "'fewbit inspect'."
+        )
+    return NumericalError(
+        "every token is banned, so none can be drawn; allow at least one in logit_bias."
+    )
