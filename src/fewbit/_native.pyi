@@ -91,6 +91,11 @@ def quantize_activations(
     x: NDArray[np.float32], isa: str, activations: str = "int8-g32", input_scale: float = 0.0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]: ...
 
+class ScriptedNumbers:
+    def __init__(self, numbers: dict[tuple[int, int, int], float]) -> None: ...
+    @property
+    def asked(self) -> list[tuple[int, int, int]]: ...
+
 class TokenSampler:
     def __init__(
         self,
@@ -106,9 +111,11 @@ class TokenSampler:
         bias: Sequence[float],
         seed: int,
         sample: int,
+        numbers: ScriptedNumbers | None = None,
     ) -> None: ...
     def remember(self, tokens: Sequence[int], *, generated: bool) -> None: ...
     def fork(self) -> TokenSampler: ...
+    def uniform(self, position: int, purpose: int, start: int = 0) -> float: ...
     def probabilities(
         self, logits: NDArray[np.float32], vocabulary: int, isa: str | None = None
     ) -> tuple[NDArray[np.float64], str, int]: ...
@@ -119,16 +126,30 @@ class SamplingThreads:
         self,
         logits: NDArray[np.float32],
         vocabulary: int,
-        samplers: Sequence[TokenSampler],
-        rows: Sequence[int],
-        positions: Sequence[int],
-        drafts: Sequence[Sequence[int]],
-        top_logprobs: Sequence[int],
+        blocks: Sequence[
+            tuple[
+                TokenSampler,
+                int,
+                int,
+                Sequence[int],
+                int,
+                str,
+                NDArray[np.float32] | None,
+                NDArray[np.int32] | None,
+            ]
+        ],
     ) -> list[
         tuple[list[int], list[tuple[float, float, list[int], list[float]]], str, int, int]
     ]: ...
+    def propose(
+        self,
+        logits: NDArray[np.float32],
+        vocabulary: int,
+        support: NDArray[np.int32] | None,
+        draws: Sequence[tuple[TokenSampler, int, int, int, NDArray[np.float32] | None]],
+    ) -> list[tuple[int, str, int, int]]: ...
 
-def keyed_uniform(seed: int, sample: int, position: int, purpose: int) -> float: ...
+def keyed_uniform(seed: int, sample: int, position: int, purpose: int, start: int = 0) -> float: ...
 
 class ThreadPool:
     def __init__(self, threads: int) -> None: ...

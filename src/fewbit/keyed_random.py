@@ -3,7 +3,11 @@
 A number is a pure function of (seed, sample, position, purpose), so neither batching nor
 speculation nor the order of calls can change it. The generator is Philox4x64-10 (Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3", SC 2011): key = (seed, purpose),
-counter = (block, position, sample, 0). `native/src/sampling` holds the same function.
+counter = (0, position, sample, start). `native/src/sampling` holds the same function.
+
+`start` is 0 but for numbers that draft or judge a block of tokens, of which it is the position of
+the first. A rule that looks at a whole block before it rejects the ending of it has used up the
+numbers of that ending: a later block over the same positions must get others.
 """
 
 from __future__ import annotations
@@ -50,8 +54,8 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, sample: int, position: int, purpose: Purpose) -> float:
-    """Return a float64 in [0, 1) with 53 random bits, the same for the same four arguments."""
-    counter = (0, position & _MASK, sample & _MASK, 0)
+def uniform(seed: int, sample: int, position: int, purpose: Purpose, start: int = 0) -> float:
+    """Return a float64 in [0, 1) with 53 random bits, the same for the same arguments."""
+    counter = (0, position & _MASK, sample & _MASK, start & _MASK)
     word = philox(counter, (seed & _MASK, int(purpose)))[0]
     return (word >> 11) * 2.0**-53

@@ -1,5 +1,6 @@
 // Sampling for Python: fewbit.sampling is its only user and documents it.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -7,8 +8,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <tuple>
 
@@ -24,8 +27,10 @@ using namespace nb::literals;
 namespace fewbit {
 namespace {
 
-using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WriteRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Detail = std::tuple<double, double, std::vector<int32_t>, std::vector<double>>;
 using Result = std::tuple<std::vector<int32_t>, std::vector<Detail>, const char*, int64_t, int64_t>;
 
@@ -47,10 +52,12 @@ void require(bool holds, const char* message) {
 TokenSampler make_sampler(double temperature, int64_t top_k, double top_p, double min_p,
                           double repetition, double frequency, double presence,
                           const std::vector<int32_t>& biased, const std::vector<double>& bias,
-                          uint64_t seed, uint64_t sample) {
+                          uint64_t seed, uint64_t sample,
+                          std::shared_ptr<ScriptedNumbers> numbers) {
   require(biased.size() == bias.size(), "biased and bias must be of one length");
   require(static_cast<float>(repetition) > 0, "the repetition penalty is not above 0");
   TokenSampler sampler{};
+  sampler.numbers = std::move(numbers);
   sampler.rule = {static_cast<float>(temperature),
                   top_k,
                   top_p,
@@ -77,45 +84,57 @@ nb::tuple probabilities(const TokenSampler& sampler, const Row& logits, int64_t 
   const FloatEnvironment environment;
   Distribution distribution(isa ? row_kernels(isa_named(*isa)) : best_row_kernels());
   const SamplingFault fault =
-      distribution.shape(logits.data(), vocabulary, sampler.rule, sampler.history);
+      distribution.shape({logits.data(), vocabulary}, sampler.rule, sampler.history);
   if (fault == SamplingFault::kNone) distribution.probabilities(out);
   const nb::ndarray<nb::numpy, double, nb::ndim<1>> array(out, {logits.shape(0)}, owner);
   return nb::make_tuple(array, fault_name(fault), distribution.where());
 }
 
-std::vector<BlockRequest> make_requests(const Logits& logits,
-                                        const std::vector<TokenSampler*>& samplers,
-                                        const std::vector<int64_t>& rows,
-                                        const std::vector<int64_t>& positions,
-                                        std::vector<std::vector<int32_t>>& drafts,
-                                        const std::vector<int64_t>& tops) {
-  const size_t count = samplers.size();
-  require(rows.size() == count && positions.size() == count && drafts.size() == count &&
-              tops.size() == count,
-          "a list is shorter than the list of samplers");
-  std::vector<BlockRequest> requests;
-  for (size_t i = 0; i < count; ++i) {
-    require(samplers[i] != nullptr, "a sampler is None");
-    const auto last = rows[i] + static_cast<int64_t>(drafts[i].size());
-    require(rows[i] >= 0 && last < static_cast<int64_t>(logits.shape(0)),
-            "a block reaches beyond the rows of the logits");
-    requests.push_back({samplers[i], rows[i], positions[i], std::move(drafts[i]), tops[i]});
-  }
-  return requests;
+Judge judge_named(const std::string& name) {
+  if (name == "match") return Judge::kMatch;
+  if (name == "token") return Judge::kToken;
+  require(name == "block", "a verifier is none of match, token and block");
+  return Judge::kBlock;
 }
 
-std::vector<Result> draw(SamplingThreads& threads, const Logits& logits, int64_t vocabulary,
-                         const std::vector<TokenSampler*>& samplers,
-                         const std::vector<int64_t>& rows, const std::vector<int64_t>& positions,
-                         std::vector<std::vector<int32_t>> drafts,
-                         const std::vector<int64_t>& tops) {
-  const auto stride = static_cast<int64_t>(logits.shape(1));
-  require(0 < vocabulary && vocabulary <= stride, "vocabulary must be in [1, columns of logits]");
-  const auto requests = make_requests(logits, samplers, rows, positions, drafts, tops);
+// A block as Python gives it: sampler, row, position, draft, top_logprobs, verifier, and what was
+// drafted from and over which ids.
+using GivenBlock = std::tuple<TokenSampler*, int64_t, int64_t, std::vector<int32_t>, int64_t,
+                              std::string, std::optional<Rows>, std::optional<Ids>>;
+
+DrawnFrom drawn_from(const Rows& rows, const std::optional<Ids>& support, size_t drafted) {
+  require(rows.shape(0) >= drafted, "there are fewer rows of probabilities than drafted tokens");
+  DrawnFrom from{rows.data(), static_cast<int64_t>(rows.shape(1)), {}};
+  if (!support) return from;
+  require(support->shape(0) == rows.shape(1), "support must have an id for each probability");
+  from.support = {support->data(), support->shape(0)};
+  return from;
+}
+
+BlockRequest make_request(GivenBlock& given, const Logits& logits, size_t rows) {
+  auto& [sampler, row, position, draft, top, verifier, probabilities, support] = given;
+  require(sampler != nullptr, "a sampler is None");
+  require(row >= 0 && static_cast<size_t>(row) + draft.size() < rows,
+          "a block reaches beyond the rows of the logits");
+  BlockRequest request{sampler, row, position, std::move(draft), top, judge_named(verifier)};
+  if (request.judge == Judge::kMatch) return request;
+  require(probabilities.has_value(), "a drafted block has no probabilities to be judged by");
+  for (const int32_t token : request.draft)
+    require(0 <= token && token < logits.vocabulary, "a drawn token is outside the vocabulary");
+  request.drawn_from = drawn_from(*probabilities, support, request.draft.size());
+  return request;
+}
+
+std::vector<Result> draw(SamplingThreads& threads, const Rows& rows, int64_t vocabulary,
+                         std::vector<GivenBlock> blocks) {
+  const Logits logits{rows.data(), static_cast<int64_t>(rows.shape(1)), vocabulary};
+  require(0 < vocabulary && vocabulary <= logits.stride, "vocabulary must be in [1, columns]");
+  std::vector<BlockRequest> requests;
+  for (GivenBlock& block : blocks) requests.push_back(make_request(block, logits, rows.shape(0)));
   std::vector<BlockDraws> found;
   {
     const nb::gil_scoped_release release;
-    found = threads.draw(logits.data(), stride, vocabulary, requests);
+    found = threads.draw(logits, requests);
   }
   std::vector<Result> results;
   for (BlockDraws& draws : found) {
@@ -128,21 +147,60 @@ std::vector<Result> draw(SamplingThreads& threads, const Logits& logits, int64_t
   return results;
 }
 
+// A draw for a draft: sampler, row, position, start, and where what it is drawn from goes.
+using GivenDraw = std::tuple<TokenSampler*, int64_t, int64_t, int64_t, std::optional<WriteRow>>;
+using ProposalResult = std::tuple<int32_t, const char*, int64_t, int64_t>;
+
+std::vector<ProposalResult> propose(SamplingThreads& threads, const Rows& rows, int64_t vocabulary,
+                                    const std::optional<Ids>& support,
+                                    const std::vector<GivenDraw>& given) {
+  Logits logits{rows.data(), static_cast<int64_t>(rows.shape(1)), vocabulary};
+  std::span<const int32_t> ids;
+  if (support) {
+    require(support->shape(0) == rows.shape(1), "support must have an id for each column");
+    ids = {support->data(), support->shape(0)};
+    logits.vocabulary = std::lower_bound(ids.begin(), ids.end(), vocabulary) - ids.begin();
+  }
+  logits.vocabulary = std::min(logits.vocabulary, logits.stride);
+  require(logits.vocabulary > 0, "no column is in the vocabulary");
+  std::vector<ProposalRequest> requests;
+  for (const auto& [sampler, row, position, start, into] : given) {
+    require(sampler != nullptr, "a sampler is None");
+    require(0 <= row && static_cast<size_t>(row) < rows.shape(0), "a row is not there");
+    require(!into || into->shape(0) == rows.shape(1), "into must have a place for each column");
+    requests.push_back({sampler, row, position, start, into ? into->data() : nullptr});
+  }
+  std::vector<ProposalDraw> found;
+  {
+    const nb::gil_scoped_release release;
+    found = threads.propose(logits, ids, requests);
+  }
+  std::vector<ProposalResult> results;
+  for (const ProposalDraw& draw : found)
+    results.emplace_back(draw.token, fault_name(draw.fault), draw.row, draw.where);
+  return results;
+}
+
 }  // namespace
 
 void bind_sampling(nb::module_& module) {
+  nb::class_<ScriptedNumbers>(module, "ScriptedNumbers")
+      .def(nb::init<std::map<ScriptedNumbers::Key, double>>(), "numbers"_a)
+      .def_prop_ro("asked", &ScriptedNumbers::asked);
   nb::class_<TokenSampler>(module, "TokenSampler")
       .def(
           "__init__",
           [](TokenSampler* self, double temperature, int64_t top_k, double top_p, double min_p,
              double repetition, double frequency, double presence,
              const std::vector<int32_t>& biased, const std::vector<double>& bias, uint64_t seed,
-             uint64_t sample) {
+             uint64_t sample, std::shared_ptr<ScriptedNumbers> numbers) {
             new (self) TokenSampler(make_sampler(temperature, top_k, top_p, min_p, repetition,
-                                                 frequency, presence, biased, bias, seed, sample));
+                                                 frequency, presence, biased, bias, seed, sample,
+                                                 std::move(numbers)));
           },
           nb::kw_only(), "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a, "repetition_penalty"_a,
-          "frequency_penalty"_a, "presence_penalty"_a, "biased"_a, "bias"_a, "seed"_a, "sample"_a)
+          "frequency_penalty"_a, "presence_penalty"_a, "biased"_a, "bias"_a, "seed"_a, "sample"_a,
+          "numbers"_a = nb::none())
       .def(
           "remember",
           [](TokenSampler& self, const std::vector<int32_t>& tokens, bool generated) {
@@ -153,12 +211,19 @@ void bind_sampling(nb::module_& module) {
           },
           "tokens"_a, nb::kw_only(), "generated"_a)
       .def("fork", [](const TokenSampler& self) { return TokenSampler(self); })
+      .def(
+          "uniform",
+          [](const TokenSampler& self, int64_t position, uint64_t purpose, int64_t start) {
+            return self.uniform(position, static_cast<Purpose>(purpose), start);
+          },
+          "position"_a, "purpose"_a, "start"_a = 0)
       .def("probabilities", &probabilities, "logits"_a, "vocabulary"_a, "isa"_a = nb::none());
   nb::class_<SamplingThreads>(module, "SamplingThreads")
       .def(nb::init<std::shared_ptr<ThreadPool>>(), "pool"_a.none())
-      .def("draw", &draw, "logits"_a, "vocabulary"_a, "samplers"_a, "rows"_a, "positions"_a,
-           "drafts"_a, "top_logprobs"_a);
-  module.def("keyed_uniform", &keyed_uniform, "seed"_a, "sample"_a, "position"_a, "purpose"_a);
+      .def("draw", &draw, "logits"_a, "vocabulary"_a, "blocks"_a)
+      .def("propose", &propose, "logits"_a, "vocabulary"_a, "support"_a.none(), "draws"_a);
+  module.def("keyed_uniform", &keyed_uniform, "seed"_a, "sample"_a, "position"_a, "purpose"_a,
+             "start"_a = 0);
 }
 
 }  // namespace fewbit

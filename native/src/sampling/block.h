@@ -2,17 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "sampling/pipeline.h"
+#include "sampling/sampler.h"
+#include "sampling/weights.h"
 
 namespace fewbit {
 
-struct TokenSampler {
-  SamplingRule rule;
-  TokenCounts history;  // kept only where penalties look at it
+// `Verifier` of src/fewbit/sampling, which says what each does.
+enum class Judge : uint8_t { kMatch, kToken, kBlock };
 
-  void remember(int32_t token, bool generated);
+// What each drafted token was drawn from: float rows over the ids `support` (ascending; empty for
+// the ids 0 to columns - 1).
+struct DrawnFrom {
+  const float* rows = nullptr;
+  int64_t columns = 0;
+  std::span<const int32_t> support = {};
 };
 
 struct BlockRequest {
@@ -21,6 +27,10 @@ struct BlockRequest {
   int64_t position;
   std::vector<int32_t> draft;
   int64_t top;  // likeliest tokens to report; < 0 leaves log-probabilities out
+  Judge judge = Judge::kMatch;
+  DrawnFrom drawn_from = {};          // for kToken and kBlock
+  const uint32_t* allowed = nullptr;  // `allowed_words` for each row; null for no constraint
+  int64_t allowed_words = 0;
 };
 
 struct BlockDraws {
@@ -31,9 +41,25 @@ struct BlockDraws {
   int64_t where = 0;  // token of the fault
 };
 
-// Draws row by row and stops after the first token that is not the draft's.
-BlockDraws draw_block(const float* logits, int64_t stride, int64_t vocabulary,
-                      const BlockRequest& request, Distribution& distribution,
-                      Distribution& scratch);
+// One thread's buffers, kept from call to call: they are as large as the vocabulary.
+struct DrawBuffers {
+  Distribution distribution{best_row_kernels()};
+  Distribution scratch{best_row_kernels()};
+  RowWeights weights{best_row_kernels()};
+  std::vector<float> drafted;  // a draft's weights by column; all 0 between two uses
+};
+
+// The rows of the logits, and how many of their columns are tokens.
+struct Logits {
+  const float* values;
+  int64_t stride;
+  int64_t vocabulary;
+
+  LogitsRow row(const BlockRequest& request, int64_t j) const;
+};
+
+// The tokens that the request's judge lets stand, and the one after them. A fault is reported where
+// the draw comes to its row, after the tokens before it.
+BlockDraws draw_block(const Logits& logits, const BlockRequest& request, DrawBuffers& buffers);
 
 }  // namespace fewbit

@@ -23,12 +23,11 @@ inline PhiloxWords philox(PhiloxWords counter, uint64_t key0, uint64_t key1) {
   return counter;
 }
 
-// A double in [0, 1) with 53 random bits.
-inline double keyed_uniform(uint64_t seed, uint64_t sample, uint64_t position, uint64_t purpose) {
-  const uint64_t word = philox({0, position, sample, 0}, seed, purpose)[0];
+// A double in [0, 1) with 53 random bits. `start` tells blocks over the same position apart.
+inline double keyed_uniform(uint64_t seed, uint64_t sample, uint64_t position, uint64_t purpose,
+                            uint64_t start = 0) {
+  const uint64_t word = philox({0, position, sample, start}, seed, purpose)[0];
   return static_cast<double>(word >> 11) * 0x1p-53;
 }
-
-inline constexpr uint64_t kPurposeToken = 0;  // Purpose.TOKEN of keyed_random.py
 
 }  // namespace fewbit

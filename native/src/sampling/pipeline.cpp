@@ -54,21 +54,30 @@ void keep_prefix(std::vector<Candidate>& candidates, double target, Weight weigh
 
 }  // namespace
 
-SamplingFault Distribution::shape(const float* logits, int64_t vocabulary, const SamplingRule& rule,
+int64_t LogitsRow::column(int32_t id) const {
+  if (ids.empty()) return id < count ? id : -1;
+  const auto found = std::lower_bound(ids.begin(), ids.end(), id);
+  const int64_t column = found - ids.begin();
+  return found != ids.end() && *found == id && column < count ? column : -1;
+}
+
+SamplingFault Distribution::shape(const LogitsRow& row, const SamplingRule& rule,
                                   const TokenCounts& history) {
-  vocabulary_ = vocabulary;
-  blocks_ = (vocabulary + kBlock - 1) / kBlock;
+  vocabulary_ = row.count;
+  blocks_ = (vocabulary_ + kBlock - 1) / kBlock;
   block_max_.resize(static_cast<size_t>(blocks_));
-  if (!kernels_->scan(logits, vocabulary, block_max_.data())) {
+  if (!kernels_->scan(row.values, vocabulary_, block_max_.data())) {
     where_ = 0;
-    while (std::isfinite(logits[where_])) ++where_;
+    while (std::isfinite(row.values[where_])) ++where_;
     return SamplingFault::kNotFinite;
   }
-  const bool changes = !rule.bias.empty() || !history.empty();
-  if (changes || !rule.greedy()) copy(logits);
-  if (changes && adjust(rule, history))
-    kernels_->scan(values_.data(), vocabulary, block_max_.data());
-  const SamplingFault fault = find_best(changes ? values_.data() : logits);
+  const bool changes = !rule.bias.empty() || !history.empty() || row.allowed != nullptr;
+  if (changes || !rule.greedy()) copy(row.values);
+  if (changes) {
+    adjust(row, rule, history);
+    kernels_->scan(values_.data(), vocabulary_, block_max_.data());
+  }
+  const SamplingFault fault = find_best(changes ? values_.data() : row.values);
   if (fault != SamplingFault::kNone) return fault;
   whole_ = !rule.greedy() && !rule.truncates();
   if (rule.greedy()) {
@@ -87,17 +96,25 @@ void Distribution::copy(const float* logits) {
   std::fill(values_.begin() + vocabulary_, values_.end(), kBanned);
 }
 
-// Adds biases and penalties; returns whether there were any.
-bool Distribution::adjust(const SamplingRule& rule, const TokenCounts& history) {
+void Distribution::adjust(const LogitsRow& row, const SamplingRule& rule,
+                          const TokenCounts& history) {
   for (const auto& [id, bias] : rule.bias)
-    if (id < vocabulary_) values_[static_cast<size_t>(id)] += bias;
+    if (const int64_t at = row.column(id); at >= 0) values_[static_cast<size_t>(at)] += bias;
   for (const auto& [id, count] : history) {
-    if (id >= vocabulary_) continue;
-    float& value = values_[static_cast<size_t>(id)];
+    const int64_t at = row.column(id);
+    if (at < 0) continue;
+    float& value = values_[static_cast<size_t>(at)];
     value = value > 0 ? value / rule.repetition : value * rule.repetition;
     if (count > 0) value -= rule.frequency * static_cast<float>(count) + rule.presence;
   }
-  return !rule.bias.empty() || !history.empty();
+  if (row.allowed != nullptr) forbid(row);
+}
+
+void Distribution::forbid(const LogitsRow& row) {
+  for (int64_t at = 0; at < vocabulary_; ++at) {
+    const auto id = static_cast<uint32_t>(row.id(at));
+    if ((row.allowed[id / 32] >> (id % 32) & 1) == 0) values_[static_cast<size_t>(at)] = kBanned;
+  }
 }
 
 SamplingFault Distribution::find_best(const float* values) {
@@ -220,10 +237,71 @@ void Distribution::probabilities(double* out) const {
   for (const Candidate& c : candidates_) out[c.id] = static_cast<double>(c.mass) / total_;
 }
 
+void Distribution::write(float* out) const {
+  const double scale = 1 / total_;
+  if (whole_) {
+    for (int64_t i = 0; i < vocabulary_; ++i)
+      out[i] = static_cast<float>(static_cast<double>(mass_[static_cast<size_t>(i)]) * scale);
+    return;
+  }
+  std::fill(out, out + vocabulary_, 0.0f);
+  for (const Candidate& c : candidates_)
+    out[c.id] = static_cast<float>(static_cast<double>(c.mass) * scale);
+}
+
+double Distribution::probability(int64_t column) const {
+  if (whole_) return static_cast<double>(mass_[static_cast<size_t>(column)]) / total_;
+  const auto found = std::lower_bound(candidates_.begin(), candidates_.end(), column,
+                                      [](const Candidate& c, int64_t at) { return c.id < at; });
+  if (found == candidates_.end() || found->id != column) return 0;
+  return static_cast<double>(found->mass) / total_;
+}
+
+double Distribution::subtract(double weight, const float* drawn, double scale) {
+  mass_scale_ = weight / total_;
+  drawn_scale_ = scale;
+  drawn_ = drawn;
+  if (whole_) {
+    remainders_.resize(static_cast<size_t>(blocks_));
+    kernels_->remainder(mass_.data(), mass_scale_, drawn, scale, blocks_, remainders_.data());
+  } else {
+    remainders_.clear();
+    for (const Candidate& c : candidates_)
+      remainders_.push_back(std::max(
+          static_cast<double>(c.mass) * mass_scale_ - static_cast<double>(drawn[c.id]) * scale,
+          0.0));
+  }
+  remainder_ = 0;
+  for (const double left : remainders_) remainder_ += left;
+  return remainder_;
+}
+
+int32_t Distribution::pick_remainder(double uniform) const {
+  if (!(remainder_ > 0)) return pick(uniform);
+  double remaining = uniform * remainder_;
+  size_t last = 0;
+  for (size_t i = 0; i < remainders_.size(); ++i) {
+    if (remainders_[i] > 0) last = i;
+    if (remaining < remainders_[i]) break;
+    remaining -= remainders_[i];
+  }
+  if (!whole_) return candidates_[last].id;
+  auto found = static_cast<int64_t>(last) * kBlock;
+  for (int64_t i = found; i < static_cast<int64_t>(last + 1) * kBlock; ++i) {
+    const double left = static_cast<double>(mass_[static_cast<size_t>(i)]) * mass_scale_ -
+                        static_cast<double>(drawn_[i]) * drawn_scale_;
+    if (left <= 0) continue;
+    found = i;
+    remaining -= left;
+    if (remaining < 0) break;
+  }
+  return static_cast<int32_t>(found);
+}
+
 RowLogprobs row_logprobs(const float* logits, int64_t vocabulary, int32_t token, int64_t top,
                          Distribution& scratch) {
   SamplingRule rule{1, std::min(top, vocabulary), 1, 0, 1, 0, 0, {}, 0, 0};
-  scratch.shape(logits, vocabulary, rule, {});
+  scratch.shape({logits, vocabulary}, rule, {});
   const auto best = static_cast<double>(logits[scratch.best()]);
   RowLogprobs found{scratch.untruncated(), static_cast<double>(logits[token]) - best, {}, {}};
   if (top <= 0) return found;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -38,36 +39,57 @@ enum class SamplingFault : uint8_t { kNone, kNotFinite, kAllMasked };
 
 struct Candidate {
   uint32_t key;  // ascending key is descending logit
-  int32_t id;
-  float mass;  // e^(scaled logit), at most 1
+  int32_t id;    // a column
+  float mass;    // e^(scaled logit), at most 1
 };
 
-// One row's distribution; keeps its buffers from row to row.
+// A row of logits and what its columns stand for.
+struct LogitsRow {
+  const float* values;
+  int64_t count;                      // columns that are looked at
+  std::span<const int32_t> ids = {};  // of the columns, ascending; empty where a column is its id
+  const uint32_t* allowed = nullptr;  // a bit for each id that may be drawn; null for all
+
+  // Where a token stands, -1 where it has no column.
+  int64_t column(int32_t id) const;
+  int32_t id(int64_t column) const {
+    return ids.empty() ? static_cast<int32_t>(column) : ids[static_cast<size_t>(column)];
+  }
+};
+
+// One row's distribution over its columns; keeps its buffers from row to row.
 class Distribution {
  public:
   explicit Distribution(const RowKernels& kernels) : kernels_(&kernels) {}
 
-  // Reads `vocabulary` logits. After a fault the distribution is unusable and `where()` is the
-  // token that caused it.
-  SamplingFault shape(const float* logits, int64_t vocabulary, const SamplingRule& rule,
-                      const TokenCounts& history);
+  // After a fault the distribution is unusable and `where()` is the column that caused it.
+  SamplingFault shape(const LogitsRow& row, const SamplingRule& rule, const TokenCounts& history);
   int64_t where() const { return where_; }
 
-  // The token at which the cumulative probability, in ascending id order, first exceeds `uniform`.
+  // The column at which the cumulative probability, in ascending order, first exceeds `uniform`.
   int32_t pick(double uniform) const;
 
-  // Writes the probability of each of the `vocabulary` tokens.
+  // Writes the probability of each column, or a float near it.
   void probabilities(double* out) const;
+  void write(float* out) const;
+  double probability(int64_t column) const;
 
-  // The token with the largest logit, the mass of all tokens in units of its own before truncation,
-  // and those that truncation left, in ascending id order.
+  // Makes max(weight * p - q, 0) ready to be picked from and returns its sum. `drawn` are q's
+  // weights, 0 beyond the columns up to a whole block; q is `scale` times them.
+  double subtract(double weight, const float* drawn, double scale);
+  // As `pick`, from what `subtract` left; from p where it left nothing.
+  int32_t pick_remainder(double uniform) const;
+
+  // The column with the largest logit, the mass of all in units of its own before truncation, and
+  // those that truncation left, in ascending order.
   int64_t best() const { return best_; }
   double untruncated() const { return untruncated_; }
   const std::vector<Candidate>& candidates() const { return candidates_; }
 
  private:
   void copy(const float* logits);
-  bool adjust(const SamplingRule& rule, const TokenCounts& history);
+  void adjust(const LogitsRow& row, const SamplingRule& rule, const TokenCounts& history);
+  void forbid(const LogitsRow& row);
   SamplingFault find_best(const float* values);
   void exponentiate(float temperature);
   void truncate(const SamplingRule& rule);
@@ -87,7 +109,13 @@ class Distribution {
   std::vector<float> mass_;
   std::vector<float> block_max_;
   std::vector<double> block_mass_;
-  std::vector<Candidate> candidates_;  // in ascending id order
+  std::vector<Candidate> candidates_;  // in ascending order
+  // What `subtract` took away, and what it left by block, or by candidate.
+  double mass_scale_ = 0;
+  double drawn_scale_ = 0;
+  const float* drawn_ = nullptr;
+  double remainder_ = 0;
+  std::vector<double> remainders_;
 };
 
 // The log-probability of `token` under unchanged logits is shifted - log(total); likewise of the

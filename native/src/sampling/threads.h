@@ -1,15 +1,15 @@
 // Drawing for many sequences at once, a sequence by one thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "executor/thread_pool.h"
 #include "sampling/block.h"
+#include "sampling/proposal.h"
 
 namespace fewbit {
 
@@ -20,18 +20,17 @@ class SamplingThreads {
 
   // The draws of each request, in order; the requests name different samplers. Callers on several
   // threads take turns.
-  std::vector<BlockDraws> draw(const float* logits, int64_t stride, int64_t vocabulary,
-                               const std::vector<BlockRequest>& requests);
+  std::vector<BlockDraws> draw(const Logits& logits, const std::vector<BlockRequest>& requests);
+
+  // As `draw_proposal`, likewise.
+  std::vector<ProposalDraw> propose(const Logits& logits, std::span<const int32_t> support,
+                                    const std::vector<ProposalRequest>& requests);
 
  private:
-  // One thread's buffers, kept from call to call: they are as large as the vocabulary.
-  struct Buffers {
-    Distribution distribution{best_row_kernels()};
-    Distribution scratch{best_row_kernels()};
-  };
+  void each(size_t count, const std::function<void(size_t i, DrawBuffers& own)>& draw);
 
   std::shared_ptr<ThreadPool> pool_;
-  std::vector<Buffers> buffers_;  // by thread
+  std::vector<DrawBuffers> buffers_;  // by thread
   std::mutex turn_;
 };
 

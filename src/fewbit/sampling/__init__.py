@@ -20,29 +20,39 @@ by inverse CDF over the kept tokens in ascending id order, with the uniform numb
 sample, position, `Purpose.TOKEN`).
 """
 
+from fewbit._native import ScriptedNumbers
 from fewbit.sampling.distribution import NO_HISTORY, History, adjusted_logits, distribution
 from fewbit.sampling.draws import (
     Block,
+    Drafted,
+    DraftRow,
     Drawn,
     SamplingThreads,
     TokenLogprob,
+    draw_proposals,
     sample_blocks,
 )
 from fewbit.sampling.params import BAN, SMALLEST_TEMPERATURE, SamplingParams
 from fewbit.sampling.sampler import TokenSampler
+from fewbit.sampling.verifier import Verifier
 
 __all__ = [
     "BAN",
     "NO_HISTORY",
     "SMALLEST_TEMPERATURE",
     "Block",
+    "DraftRow",
+    "Drafted",
     "Drawn",
     "History",
     "SamplingParams",
     "SamplingThreads",
+    "ScriptedNumbers",
     "TokenLogprob",
     "TokenSampler",
+    "Verifier",
     "adjusted_logits",
     "distribution",
+    "draw_proposals",
     "sample_blocks",
 ]

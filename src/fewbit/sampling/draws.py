@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from fewbit import _native
 from fewbit.errors import NumericalError
 from fewbit.sampling.faults import drawing_fault
 from fewbit.sampling.sampler import TokenSampler
+from fewbit.sampling.verifier import Verifier
+
+_ALL_IDS = 1 << 31
 
 
 class Block(NamedTuple):
@@ -21,6 +24,10 @@ class Block(NamedTuple):
     Row `row + j` is the model's output after the sequence's tokens and `draft[:j]`; the token
     drawn from it stands at `position + j`. `top_logprobs` is how many of the likeliest tokens to
     report beside each drawn one; None for no log-probabilities at all.
+
+    `verifier` judges the draft; all but `MATCH` need `probabilities`, float32 [len(draft) or more,
+    n], of which row j is what `draft[j]` was drawn from, over the ids `support`, int32 [n]
+    ascending (None: 0 to n - 1).
     """
 
     sampler: TokenSampler
@@ -28,6 +35,9 @@ class Block(NamedTuple):
     position: int
     draft: Sequence[int] = ()
     top_logprobs: int | None = None
+    verifier: Verifier = Verifier.MATCH
+    probabilities: NDArray[np.float32] | None = None
+    support: NDArray[np.int32] | None = None
 
 
 class TokenLogprob(NamedTuple):
@@ -39,7 +49,7 @@ class TokenLogprob(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The tokens drawn for a block: those of the draft that were drawn again, then one more."""
+    """The tokens that stand: those of the draft that were accepted, then one more."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob]
@@ -70,33 +80,94 @@ def sample_blocks(
 ) -> list[Drawn]:
     """Draw for several sequences in one call, without a draft or along one.
 
-    From each row of a block a token is drawn exactly as without a draft, with its own keyed random
-    number and the penalties of the tokens drawn so far. The next row is used only if that token
-    equals the draft's, because only then did the model see it. So the output never depends on the
-    draft.
+    By `Verifier.MATCH` a token is drawn from each row of a block exactly as without a draft, with
+    its own keyed random number and the penalties of the tokens drawn so far. The next row is used
+    only if that token equals the draft's, because only then did the model see it. So the output
+    never depends on the draft. By the other verifiers its distribution does not: they are
+    `speculate.exact` and `speculate.block`, with every row shaped by the whole pipeline after the
+    drafted tokens before it, and numbers keyed by the block as well.
 
     Args:
         logits: float32 [rows, V], C-contiguous; read in place.
         blocks: what to draw.
         vocabulary: ids from here on are padding; None for no padding.
         threads: who draws; None for the caller alone, with buffers of this call.
+
+    Raises:
+        ValueError: a block reaches beyond the logits, or its probabilities cannot be those of its
+            draft.
     """
     limit = logits.shape[1] if vocabulary is None else vocabulary
     drawing = SamplingThreads() if threads is None else threads
-    results = drawing.native.draw(
-        logits,
-        limit,
-        [block.sampler.native for block in blocks],
-        [block.row for block in blocks],
-        [block.position for block in blocks],
-        [list(block.draft) for block in blocks],
-        [-1 if block.top_logprobs is None else block.top_logprobs for block in blocks],
-    )
+    results = drawing.native.draw(logits, limit, [_given(block) for block in blocks])
     drawn = []
     for tokens, details, fault, row, where in results:
-        error = drawing_fault(fault, where, float(logits[row, where])) if fault else None
+        error = _fault(logits, fault, row, where)
         drawn.append(Drawn(tokens, [_logprob(*detail) for detail in details], error))
     return drawn
+
+
+class DraftRow(NamedTuple):
+    """What a draft draws from one row of its logits.
+
+    `sampler` is a fork of the sequence's. The token stands at `position`, the first one of its
+    block at `start`. `into`, float32 [n], takes what the token is drawn from, over the draft's n
+    columns; None draws by the number that the target will draw by (`Verifier.MATCH`).
+    """
+
+    sampler: TokenSampler
+    row: int
+    position: int
+    start: int
+    into: NDArray[np.float32] | None = None
+
+
+class Drafted(NamedTuple):
+    """A token that a draft has drawn; it means nothing where there is a fault."""
+
+    token: int
+    fault: NumericalError | None = None
+
+
+def draw_proposals(
+    logits: NDArray[np.float32],
+    draws: Sequence[DraftRow],
+    *,
+    support: NDArray[np.int32] | None = None,
+    vocabulary: int | None = None,
+    threads: SamplingThreads | None = None,
+) -> list[Drafted]:
+    """Draw one token for each of several sequences from a draft's logits.
+
+    The logits go through the same pipeline as the target's: bias, penalties and truncation find
+    their tokens by the target's ids. The fork remembers what it drew.
+
+    Args:
+        logits: float32 [rows, n], C-contiguous; read in place.
+        draws: which rows, and for whom; every fork once.
+        support: int32 [n] ascending, the target's id of each column; None for 0 to n - 1.
+        vocabulary: of the target; ids from here on are never drawn. None for no such bound.
+        threads: who draws; None for the caller alone, with buffers of this call.
+    """
+    drawing = SamplingThreads() if threads is None else threads
+    limit = _ALL_IDS if vocabulary is None else vocabulary
+    given = [(d.sampler.native, d.row, d.position, d.start, d.into) for d in draws]
+    return [
+        Drafted(token, _fault(logits, fault, row, where))
+        for token, fault, row, where in drawing.native.propose(logits, limit, support, given)
+    ]
+
+
+def _fault(logits: NDArray[np.float32], kind: str, row: int, column: int) -> NumericalError | None:
+    return drawing_fault(kind, column, float(logits[row, column])) if kind else None
+
+
+def _given(block: Block) -> tuple[Any, ...]:
+    """Return a block as the native core takes it."""
+    sampler, row, position, draft, top, verifier, probabilities, support = block
+    wanted = -1 if top is None else top
+    judge = verifier.value if draft else Verifier.MATCH.value
+    return sampler.native, row, position, draft, wanted, judge, probabilities, support
 
 
 def _logprob(total: float, shifted: float, ids: list[int], others: list[float]) -> TokenLogprob:

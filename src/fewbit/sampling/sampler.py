@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit import _native
+from fewbit.keyed_random import Purpose
 from fewbit.sampling.faults import drawing_fault
 from fewbit.sampling.params import BAN, SamplingParams
 
@@ -22,10 +23,17 @@ class TokenSampler:
         seed: the key of its random numbers; the request's, or one the engine chose.
         sample: which of a request's several outputs this is.
         prompt: the given tokens.
+        numbers: given numbers in place of random ones; for enumerating what is done with them.
     """
 
     def __init__(
-        self, params: SamplingParams, *, seed: int, sample: int = 0, prompt: Iterable[int] = ()
+        self,
+        params: SamplingParams,
+        *,
+        seed: int,
+        sample: int = 0,
+        prompt: Iterable[int] = (),
+        numbers: _native.ScriptedNumbers | None = None,
     ) -> None:
         self.native = _native.TokenSampler(
             temperature=params.temperature,
@@ -39,6 +47,7 @@ class TokenSampler:
             bias=[-math.inf if b <= BAN else b for b in params.logit_bias.values()],
             seed=seed,
             sample=sample,
+            numbers=numbers,
         )
         if params.penalized:
             self.native.remember(list(prompt), generated=False)
@@ -52,6 +61,17 @@ class TokenSampler:
     def remember(self, tokens: Sequence[int]) -> None:
         """Add generated tokens that another sampler drew; `sample_blocks` adds its own."""
         self.native.remember(list(tokens), generated=True)
+
+    def uniform(self, position: int, purpose: Purpose, start: int = 0) -> float:
+        """Return the number that decides there: every draw of the sequence asks this one function.
+
+        Args:
+            position: of the token it decides on.
+            purpose: what it decides.
+            start: the position of the first token of the block that is drafted or judged; 0 for
+                `Purpose.TOKEN`.
+        """
+        return self.native.uniform(position, purpose, start)
 
     def probabilities(
         self,

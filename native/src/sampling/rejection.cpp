@@ -1,0 +1,180 @@
+#include "sampling/rejection.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace fewbit {
+namespace {
+
+// One row of what was drafted from, laid out over the target's columns.
+class LaidOut {
+ public:
+  LaidOut(const DrawnFrom& from, int64_t j, int64_t vocabulary, DrawBuffers& buffers);
+  ~LaidOut();
+  LaidOut(const LaidOut&) = delete;
+  LaidOut& operator=(const LaidOut&) = delete;
+
+  const float* weights() const { return laid_.data(); }
+  // What a weight is multiplied by to be a probability.
+  double scale() const { return scale_; }
+  double probability(int32_t token) const {
+    return static_cast<double>(laid_[static_cast<size_t>(token)]) * scale_;
+  }
+
+ private:
+  const DrawnFrom& from_;
+  std::vector<float>& laid_;
+  double scale_;
+};
+
+LaidOut::LaidOut(const DrawnFrom& from, int64_t j, int64_t vocabulary, DrawBuffers& buffers)
+    : from_(from), laid_(buffers.drafted) {
+  const float* row = from.rows + j * from.columns;
+  const int64_t blocks = (vocabulary + kVocabularyBlock - 1) / kVocabularyBlock;
+  laid_.resize(static_cast<size_t>(blocks * kVocabularyBlock));
+  if (from.support.empty()) {
+    std::copy_n(row, std::min(from.columns, vocabulary), laid_.begin());
+  } else {
+    for (int64_t c = 0; c < from.columns; ++c)
+      if (const int32_t id = from.support[static_cast<size_t>(c)]; id < vocabulary)
+        laid_[static_cast<size_t>(id)] = row[c];
+  }
+  buffers.weights.load(row, from.columns);
+  scale_ = 1 / buffers.weights.total();
+}
+
+LaidOut::~LaidOut() {
+  if (from_.support.empty()) {
+    std::fill(laid_.begin(), laid_.end(), 0.0f);
+    return;
+  }
+  for (const int32_t id : from_.support)
+    if (static_cast<size_t>(id) < laid_.size()) laid_[static_cast<size_t>(id)] = 0;
+}
+
+// A block while it is judged, row by row.
+class Judged {
+ public:
+  Judged(const Logits& logits, const BlockRequest& request, DrawBuffers& buffers)
+      : logits_(logits),
+        request_(request),
+        buffers_(buffers),
+        p_(buffers.distribution),
+        remembered_(*request.sampler),
+        length_(static_cast<int64_t>(request.draft.size())) {}
+
+  BlockDraws by_token();
+  BlockDraws by_block();
+
+ private:
+  double uniform(int64_t j, Purpose purpose) const {
+    return request_.sampler->uniform(request_.position + j, purpose, request_.position);
+  }
+  // Whether row j has a distribution, given the drafted tokens before it; otherwise the fault of
+  // the draws is set.
+  bool shape(int64_t j);
+  LaidOut lay_out(int64_t j) {
+    return LaidOut(request_.drawn_from, j, logits_.vocabulary, buffers_);
+  }
+  int32_t drafted(int64_t j) const { return request_.draft[static_cast<size_t>(j)]; }
+  // The draws that keep `kept` drafted tokens, and then end with `token`, with a draw from the
+  // next row, or with the fault.
+  BlockDraws finish(int64_t kept, int32_t token);
+  BlockDraws finish_with_next(int64_t kept);
+  BlockDraws finish_with_fault(int64_t kept);
+
+  const Logits& logits_;
+  const BlockRequest& request_;
+  DrawBuffers& buffers_;
+  Distribution& p_;
+  Remembered remembered_;
+  int64_t length_;
+  BlockDraws draws_;
+};
+
+bool Judged::shape(int64_t j) {
+  const TokenSampler& sampler = *request_.sampler;
+  draws_.fault = p_.shape(logits_.row(request_, j), sampler.rule, sampler.history);
+  if (draws_.fault == SamplingFault::kNone) return true;
+  draws_.row = request_.row + j;
+  draws_.where = p_.where();
+  return false;
+}
+
+double ratio(double target, double drafted) {
+  if (!(drafted > 0))
+    throw std::invalid_argument("a drafted token has no probability in what it was drawn from");
+  return target / drafted;
+}
+
+BlockDraws Judged::by_token() {
+  for (int64_t j = 0; j < length_; ++j) {
+    if (!shape(j)) return finish_with_fault(j);
+    const LaidOut q = lay_out(j);
+    if (uniform(j, Purpose::kAccept) >=
+        ratio(p_.probability(drafted(j)), q.probability(drafted(j)))) {
+      p_.subtract(1, q.weights(), q.scale());
+      return finish(j, p_.pick_remainder(uniform(j, Purpose::kCorrect)));
+    }
+    remembered_.add(drafted(j));
+  }
+  return finish_with_next(length_);
+}
+
+// The chance to keep what precedes a row: s / (s + 1 - w), 1 where both are 0.
+double chance(double left, double weight) {
+  const double whole = left + 1 - weight;
+  return whole > 0 ? left / whole : 1;
+}
+
+BlockDraws Judged::by_block() {
+  double weight = 1;
+  int64_t kept = 0;
+  int32_t correction = 0;
+  int64_t reached = 0;
+  for (; reached < length_ && weight > 0 && shape(reached); ++reached) {
+    const int64_t j = reached;
+    const LaidOut q = lay_out(j);
+    const double left = p_.subtract(weight, q.weights(), q.scale());
+    if (j == 0 || uniform(j - 1, Purpose::kAccept) < chance(left, weight)) {
+      kept = j;
+      correction = p_.pick_remainder(uniform(j, Purpose::kCorrect));
+    }
+    weight = std::min(weight * ratio(p_.probability(drafted(j)), q.probability(drafted(j))), 1.0);
+    remembered_.add(drafted(j));
+  }
+  // A block that a fault cuts short is judged as the shorter block: where it ends was known before
+  // anything beyond was drawn.
+  if (reached == 0 || uniform(reached - 1, Purpose::kAccept) < weight)
+    return reached == length_ ? finish_with_next(length_) : finish_with_fault(reached);
+  return finish(kept, correction);
+}
+
+BlockDraws Judged::finish(int64_t kept, int32_t token) {
+  remembered_.keep(kept);
+  draws_.fault = SamplingFault::kNone;
+  draws_.tokens.assign(request_.draft.begin(), request_.draft.begin() + kept);
+  draws_.tokens.push_back(token);
+  request_.sampler->remember(token, true);
+  return std::move(draws_);
+}
+
+BlockDraws Judged::finish_with_next(int64_t kept) {
+  if (!shape(kept)) return finish_with_fault(kept);
+  return finish(kept, p_.pick(uniform(kept, Purpose::kCorrect)));
+}
+
+BlockDraws Judged::finish_with_fault(int64_t kept) {
+  remembered_.keep(kept);
+  draws_.tokens.assign(request_.draft.begin(), request_.draft.begin() + kept);
+  return std::move(draws_);
+}
+
+}  // namespace
+
+BlockDraws reject(const Logits& logits, const BlockRequest& request, DrawBuffers& buffers) {
+  Judged judged(logits, request, buffers);
+  return request.judge == Judge::kToken ? judged.by_token() : judged.by_block();
+}
+
+}  // namespace fewbit
