@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 from fakes import FakeDecoder, FakeExecutor, FixedDraft
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Drawing, Engine, Served
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
-from fewbit.sampling import SamplingParams
+from fewbit.sampling import SamplingParams, sample_blocks
 from fewbit.speculate.controller import FixedLengths
 
 VOCABULARY = 30
@@ -23,13 +23,20 @@ def engine(
     limits=None,
     vocabulary=VOCABULARY,
     control=FixedLengths,
+    draw=sample_blocks,
     **model,
 ):
     executor = FakeExecutor(VOCABULARY, **model)
     speculation = None if draft is None else Speculation(draft, longest, control=control)
     ticks = itertools.count()
     served = Served(executor, vocabulary, context, FakeDecoder)
-    return Engine(served, speculation, limits=limits, clock=lambda: next(ticks) * 0.001)
+    return Engine(
+        served,
+        speculation,
+        limits=limits,
+        clock=lambda: next(ticks) * 0.001,
+        drawing=Drawing(draw=draw),
+    )
 
 
 def run(running, requests):

@@ -76,31 +76,30 @@ def drawn_row_by_row(sampler_at, position_at):
     return draw
 
 
-def changed_by(monkeypatch, params, draw):
+def changed_by(params, draw):
     """Whether drawing by `draw` along a true draft changes what plain decoding says."""
     request = Request(PROMPT, params, StopCondition(max_tokens=60))
     plain = run(engine(), [request])
     draft = truth_draft(list(PROMPT) + plain[0][0] + [0] * 10)
-    monkeypatch.setattr("fewbit.engine.engine.sample_blocks", draw)
-    return said(run(engine(draft), [request])) != said(plain)
+    return said(run(engine(draft, draw=draw), [request])) != said(plain)
 
 
 def heard(block, _tokens):
     return block.sampler
 
 
-def test_drawing_row_by_row_is_no_bug(monkeypatch):
+def test_drawing_row_by_row_is_no_bug():
     for params in (PARAMS["sampled"], PARAMS["penalties"]):
         draw = drawn_row_by_row(heard, lambda block, j: block.position + j)
-        assert not changed_by(monkeypatch, params, draw)
+        assert not changed_by(params, draw)
 
 
-def test_the_comparison_sees_one_number_for_a_whole_block(monkeypatch):
+def test_the_comparison_sees_one_number_for_a_whole_block():
     draw = drawn_row_by_row(heard, lambda block, j: block.position)
-    assert changed_by(monkeypatch, PARAMS["sampled"], draw)
+    assert changed_by(PARAMS["sampled"], draw)
 
 
-def test_the_comparison_sees_penalties_that_ignore_the_block(monkeypatch):
+def test_the_comparison_sees_penalties_that_ignore_the_block():
     """vLLM #18902: every row of a block is judged by the penalties at its start."""
     params = PARAMS["greedy penalties"]
     made = []
@@ -117,7 +116,7 @@ def test_the_comparison_sees_penalties_that_ignore_the_block(monkeypatch):
         made.extend(drawn[0].tokens)
         return drawn
 
-    assert changed_by(monkeypatch, params, draw)
+    assert changed_by(params, draw)
 
 
 def test_the_comparison_sees_keys_of_rejected_tokens():

@@ -90,6 +90,10 @@ class Drafting:
         self._draft(found, plan)
         return self._step.proposals
 
+    def proposal(self, number: int) -> Proposal:
+        """Return what `propose` brought for this generation in this step."""
+        return self._step.proposals[number]
+
     def measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Learn from the time of a step of that many rows."""
         drafted = [(len(work.draft), len(work.generation.tokens)) for work in works if work.draft]

@@ -1,10 +1,12 @@
 """The loop: schedule, run, sample, postprocess.
 
-With a draft, the target runs its last token and the drafted ones as rows of one step. From each row
-a token is drawn exactly as without a draft, by the same keyed number and the same penalties, and a
-drafted token is accepted when it equals what was drawn. Rows have the same bits however they are
-batched (row invariance), so the output with a draft is the output without one, bit for bit. This is
-the exact rule for point-mass drafts, coupled to plain decoding.
+With a draft, the target runs its last token and the drafted ones as rows of one step, and an exact
+rule judges the drafted tokens by those rows. For a request with a seed, a greedy one, and a draft
+that does not say what it drew from, a token is drawn from each row exactly as without a draft, by
+the same keyed number and the same penalties, and a drafted token is accepted when it equals what
+was drawn. Rows have the same bits however they are batched (row invariance), so the output with a
+draft is the output without one, bit for bit. Else the block is verified by what it was drawn from:
+the output differs from the plain one and has the same distribution.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from fewbit.sampling import (
     TokenSampler,
     sample_blocks,
 )
+from fewbit.speculate.drafts import judge_of
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,20 @@ class Served:
     threads: SamplingThreads | None = None
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """What draws: for a request a sampler, and along its drafts the tokens of a step.
+
+    A certificate puts in their place what lays numbers down, or what is wrong on purpose.
+    """
+
+    sampler: Callable[..., TokenSampler] = TokenSampler
+    draw: Callable[..., list[Drawn]] = sample_blocks
+
+
+DRAWING = Drawing()
+
+
 class Engine:
     """Serves requests over one executor; several share each step.
 
@@ -63,6 +80,7 @@ class Engine:
         speculation: None for plain decoding.
         limits: bounds of a step.
         clock: seconds, for measurements; the output never depends on it.
+        drawing: what draws and judges tokens.
     """
 
     def __init__(
@@ -72,8 +90,10 @@ class Engine:
         *,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        drawing: Drawing = DRAWING,
     ) -> None:
         self._served = served
+        self._drawing = drawing
         self._drafting = (
             None if speculation is None else Drafting(speculation, served.vocabulary, clock)
         )
@@ -128,7 +148,9 @@ class Engine:
             number=number,
             request=request,
             seed=seed,
-            sampler=TokenSampler(params, seed=seed, sample=request.sample, prompt=request.prompt),
+            sampler=self._drawing.sampler(
+                params, seed=seed, sample=request.sample, prompt=request.prompt
+            ),
             decoder=self._served.decoder(request.prompt),
             matcher=StopMatcher(request.stop.strings),
             table=PageTable(self._scheduler.pool),
@@ -214,23 +236,35 @@ class Engine:
         """Run the step and draw tokens; by generation number."""
         logits = self._served.executor.step(step)
         blocks = {
-            work.generation.number: Block(
-                work.generation.sampler,
-                work.row,
-                len(work.generation.tokens),
-                work.draft,
-                work.generation.request.top_logprobs,
-            )
+            work.generation.number: self._block(work, work.row)
             for work in works
             if work.row is not None
         }
-        drawn = sample_blocks(
+        drawn = self._drawing.draw(
             logits,
             list(blocks.values()),
             vocabulary=self._served.vocabulary,
             threads=self._served.threads,
         )
         return dict(zip(blocks, drawn, strict=True))
+
+    def _block(self, work: Work, row: int) -> Block:
+        """Return a sequence's rows and its draft as what draws takes them."""
+        generation = work.generation
+        block = Block(
+            generation.sampler,
+            row,
+            len(generation.tokens),
+            work.draft,
+            generation.request.top_logprobs,
+        )
+        if not work.draft or self._drafting is None:
+            return block
+        proposal = self._drafting.proposal(generation.number)
+        verifier = judge_of(proposal, generation.request.params)
+        return block._replace(
+            verifier=verifier, probabilities=proposal.probabilities, support=proposal.support
+        )
 
     def _measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Share the step's time out, and learn what a row costs."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
-from fewbit.sampling import TokenSampler
-from fewbit.speculate.verifier import Verifier
+from fewbit.sampling import SamplingParams, TokenSampler
+from fewbit.speculate.verifier import Verifier, verifier_for
 
 _NO_PAGES: NDArray[np.int32] = np.empty(0, np.int32)
 
@@ -59,6 +59,15 @@ class Proposal:
     tokens: tuple[int, ...]
     probabilities: NDArray[np.float32] | None = None
     support: NDArray[np.int32] | None = None
+
+
+def judge_of(proposal: Proposal, params: SamplingParams) -> Verifier:
+    """Return the rule that judges a proposal: without probabilities there is nothing to reject by.
+
+    For a point mass nothing is lost: what the target draws from a row is the drafted token with
+    just the probability with which rejection accepts it.
+    """
+    return Verifier.MATCH if proposal.probabilities is None else verifier_for(params)
 
 
 class Draft(Protocol):
