@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers
 from tiny_subjects import CONFIG, begin_with_bos, tokenizer, write_subject
@@ -212,6 +213,16 @@ def test_an_embedding_without_rows_for_all_tokens_is_named():
     report = check_pair(member(), member(rows=258))
     assert "m has 261 token ids and only 258 rows." in [d.found for d in report.differences]
     assert report.verdict is PairVerdict.MAPPED
+
+
+def test_a_cut_head_is_named_and_lowers_what_can_be_proposed():
+    kept = np.arange(200, dtype=np.int32)
+    report = check_pair(member(), member(kept=kept))
+    (found,) = report.differences
+    assert found.found == "The draft's head was cut to 200 tokens."
+    assert found.examples[0].endswith(" (200)")
+    assert report.verdict is PairVerdict.USABLE
+    assert all(probe.proposable < 1 for probe in report.probes if probe.name == "prose")
 
 
 def test_byte_level_and_sentence_piece_are_usable_with_mapping():

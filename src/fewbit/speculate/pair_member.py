@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.model.cut_head import kept_ids
 from fewbit.model.facts import model_facts
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import ModelSource
@@ -29,6 +33,8 @@ class PairMember:
     """Positions it was made for."""
     rows: int
     """Of its embedding."""
+    kept: NDArray[np.int32] | None = None
+    """The ids that a cut head has, ascending; None for a whole one."""
 
     @cached_property
     def cutting(self) -> Cutting:
@@ -54,6 +60,12 @@ class Pair:
     draft: PairMember
     tokens: TokenMap
 
+    @property
+    def proposed(self) -> TokenMap:
+        """The tokens that the draft can propose: a cut head has only some of those it shares."""
+        kept = self.draft.kept
+        return self.tokens if kept is None else self.tokens.restricted(kept)
+
     def reads(self, token: int | None) -> int | None:
         """Return the draft's token for one of the target's; None where it has no single one."""
         read = () if token is None else tuple(self.tokens.read([token]))
@@ -75,6 +87,7 @@ def member_of(source: ModelSource) -> PairMember:
         template=chat_template_of(source),
         context=source.config.context,
         rows=source.config.vocabulary,
+        kept=kept_ids(source),
     )
 
 

@@ -79,7 +79,7 @@ def proposable(probes: tuple[ProbeText, ...]) -> float:
 def _probe(pair: Pair, name: str) -> ProbeText:
     text = TEXTS[name]
     ours, theirs = _encode(pair, text)
-    known = np.isin(ours, pair.tokens.support)
+    known = np.isin(ours, pair.proposed.support)
     return ProbeText(
         name=name,
         characters=len(text),

@@ -27,7 +27,8 @@ def shared_tokens(pair: Pair) -> SharedTokens:
 def compare_tokens(pair: Pair) -> PairCheck:
     """Compare every token's bytes, id by id."""
     shared = shared_tokens(pair)
-    differences = [d for d in (_moved(pair), _target_only(pair), _draft_only(pair)) if d]
+    compared = (_moved(pair), _target_only(pair), _draft_only(pair), _cut_head(pair))
+    differences = [difference for difference in compared if difference is not None]
     return PairCheck(
         name="tokens",
         agrees="" if differences else f"{shared.count:,} tokens, each with its id and its bytes",
@@ -123,6 +124,19 @@ def _draft_only(pair: Pair) -> PairDifference | None:
         effect="They are masked before the draft draws, so they are never proposed.",
         consequence=Consequence.NONE,
         examples=tuple(pair.draft.token(token) for token in sorted(more)[:SHOWN]),
+    )
+
+
+def _cut_head(pair: Pair) -> PairDifference | None:
+    kept = pair.draft.kept
+    if kept is None:
+        return None
+    missing = np.setdiff1d(pair.tokens.support, pair.proposed.support)
+    return PairDifference(
+        found=f"The draft's head was cut to {len(kept):,} tokens.",
+        effect="It proposes these alone; where the target draws another, the block ends.",
+        consequence=Consequence.SLOWER,
+        examples=tuple(f"without {pair.target.token(int(token))}" for token in missing[:SHOWN]),
     )
 
 
