@@ -76,6 +76,10 @@ COMMANDS = {
         "Say whether a draft model fits a target, and name every difference.",
         "fewbit pair qwen-1.5b.gguf qwen-0.5b.gguf",
     ),
+    "speed-model": (
+        "Compute what speculation is worth: formula and simulation, also for a measured run.",
+        "fewbit speed-model --acceptance 0.25,0.5,0.9 --draft-cost 0.1 --k 1..8",
+    ),
     "bench": (
         "Measure a model's speed beside what this machine can do.",
         "fewbit bench smollm2-135m --concurrency 1,16",
@@ -105,13 +109,18 @@ def build() -> App:
         app.command(group)
     for name, (summary, example) in COMMANDS.items():
         module, _, command = name.partition(" ")
+        shown = command or module
         groups.get(module, app).command(
-            f"fewbit.cli.{module}:{command or module}",
-            name=command or module,
+            f"fewbit.cli.{_python_name(module)}:{_python_name(shown)}",
+            name=shown,
             help=summary,
             help_prologue=f"Example: {example}",
         )
     return app
+
+
+def _python_name(command: str) -> str:
+    return command.replace("-", "_")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
