@@ -352,6 +352,13 @@ void compare_logits(const RowKernels& s, const RowKernels& truth) {
   compare("scaled logits", values, values_truth);
   compare("masses", mass, mass_truth);
   compare("sums of masses", sums, sums_truth);
+  std::vector<double> short_sums(kBlocks + 1), short_truth(kBlocks + 1);
+  s.sum(x.data(), kCount, short_sums.data());
+  truth.sum(x.data(), kCount, short_truth.data());
+  compare("sums of weights", short_sums, short_truth);
+  s.remainder(mass.data(), 0.9, x.data(), 0.01, kBlocks, sums.data());
+  truth.remainder(mass.data(), 0.9, x.data(), 0.01, kBlocks, sums_truth.data());
+  compare("sums of remainders", sums, sums_truth);
 }
 
 void compare_gram(const GramKernels& got, const GramKernels& want) {
