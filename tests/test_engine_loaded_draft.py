@@ -4,10 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import tokenizers
 from fakes import draft_query
 from tiny_models import CONFIGS, random_weights
 from tiny_subjects import begin_with_bos, tokenizer, write_subject
+from tokenizers import models
 
+from fewbit.checkpoint.gguf_write import write_gguf
 from fewbit.cli.app import run
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import load_model
@@ -15,8 +18,10 @@ from fewbit.engine.loaded_draft import load_draft
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
-from fewbit.errors import UsageError
+from fewbit.errors import UnsupportedError
+from fewbit.model.cut_head import cut_head
 from fewbit.model.runner import Piece, RunSettings, step_of
+from fewbit.model.weights import open_model
 from fewbit.records.base import from_json
 from fewbit.records.generation import GenerationReport
 from fewbit.sampling import SamplingParams
@@ -146,14 +151,48 @@ def test_rows_beyond_the_tokens_are_padding_and_never_drafted(tmp_path):
     opened = load_draft(draft, loaded, SETTINGS)
     assert opened.runner.program.vocabulary == 352
     assert opened.draft._model.vocabulary == loaded.vocabulary < 320
+    assert opened.draft._model.support is None
 
 
-def test_another_vocabulary_is_refused_with_its_first_tokens(tmp_path):
+def test_tokens_under_other_ids_are_mapped(tmp_path):
+    """The draft is the target but for two merges, and so for the ids behind them."""
     config = CONFIGS["llama-tied"]
-    other = begin_with_bos(tokenizer(merges=(("a", "n"), ("an", "d"))))
-    target, draft = pair(tmp_path, config, backend=other)
-    with pytest.raises(UsageError, match=r"token 259 is 'an' in the draft and 'th' in the target"):
+    other = begin_with_bos(tokenizer(merges=(("a", "n"), ("t", "h"), ("th", "e"))))
+    target, path = pair(tmp_path, config, share=0.05, backend=other)
+    loaded = load_model(target, SETTINGS)
+    opened = load_draft(path, loaded, SETTINGS)
+    assert opened.differences
+    requests = [Request(prompt, GREEDY, StopCondition(max_tokens=20)) for prompt in texts(2)]
+    plain = [served(loaded, None, [request])[0][0] for request in requests]
+    drafted = served(loaded, Speculation(opened.draft, 3), requests)
+    assert [tokens for tokens, _ in drafted] == plain
+    assert sum(p.accepted for _, record in drafted for p in record.draft.positions)
+
+
+def test_a_vocabulary_with_little_in_common_is_refused(tmp_path):
+    config = CONFIGS["llama-tied"]
+    letters = tokenizers.Tokenizer(models.WordLevel({"<s>": 1, "</s>": 2, "x": 5}, "<s>"))
+    target, draft = pair(tmp_path, config, backend=letters)
+    with pytest.raises(UnsupportedError, match="cannot draft for"):
         load_draft(draft, load_model(target, SETTINGS), SETTINGS)
+
+
+# --- prepared drafts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(seed=3)], ids=["greedy", "seeded"])
+def test_a_prepared_draft_changes_nothing_either(opened, tmp_path, sampling):
+    loaded, path = opened
+    kept = np.sort(np.random.default_rng(1).choice(259, 200, replace=False)).astype(np.int32)
+    cut = cut_head(open_model(path), kept, "target")
+    file = tmp_path / "small.gguf"
+    write_gguf(file, cut.checkpoint.facts, [*cut.checkpoint.tensors.values()], cut.checkpoint.read)
+    draft = load_draft(file, loaded, SETTINGS).draft
+    requests = [Request(prompt, sampling, StopCondition(max_tokens=24)) for prompt in texts(4)]
+    plain = [served(loaded, None, [request])[0][0] for request in requests]
+    drafted = served(loaded, Speculation(draft, 4), requests)
+    assert [tokens for tokens, _ in drafted] == plain
+    assert sum(p.accepted for _, record in drafted for p in record.draft.positions)
 
 
 # --- from the command line ------------------------------------------------------------------------

@@ -10,21 +10,20 @@ from fewbit.engine.engine import Engine, Served
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
-from fewbit.runtime.step import PAGE
+from fewbit.runtime.step import PAGE, Span, StepInput
+from fewbit.sampling import History, distribution
 from fewbit.speculate import model_draft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.model_draft import DraftModel, ModelDraft, _Sequence
+from fewbit.speculate.verifier import Verifier
+from fewbit.tokens.mapping import TokenMap
 
 ASKED = requests(60)
 
 
-def draft_model(context=400, pages=64, readable=VOCABULARY, **fields):
+def model_draft_of(read_rows=model_draft.READ_ROWS, context=400, pages=64, **fields):
     executor = FakeExecutor(VOCABULARY, pages=pages, **fields)
-    return DraftModel("small", executor, context, readable, VOCABULARY)
-
-
-def model_draft_of(read_rows=model_draft.READ_ROWS, **fields):
-    return ModelDraft(draft_model(**fields), read_rows=read_rows)
+    return ModelDraft(DraftModel("small", executor, context, VOCABULARY), read_rows=read_rows)
 
 
 def asked(params, count=60, **fields):
@@ -205,14 +204,6 @@ def test_no_position_beyond_the_context_is_run():
     assert max(ends) == 12
 
 
-def test_a_token_that_the_draft_cannot_read_ends_its_drafts():
-    draft = model_draft_of(readable=20, seed=1)
-    tokens = [1, 2, 3]
-    assert draft.propose([draft_query(0, tokens, 2)])[0].tokens
-    assert not draft.propose([draft_query(0, [*tokens, 25], 2)])[0].tokens
-    assert not draft.propose([draft_query(0, [*tokens, 25, 1], 2)])[0].tokens
-
-
 def test_logits_that_are_not_finite_end_its_drafts_and_not_the_request():
     plain = run(engine(), [asked(GREEDY)])
     draft = model_draft_of()
@@ -228,3 +219,110 @@ def test_releasing_lets_every_page_go():
         draft.release(number)
     draft.release(99)
     assert draft.pages_held == 0
+
+
+# --- a cut head, other ids ------------------------------------------------------------------------
+
+KEPT = np.array([0, 2, 3, 5, 8, 13, 21, 22, 29], np.int32)
+ORDER = np.random.default_rng(4).permutation(VOCABULARY)
+"""The draft's id of each of the target's tokens."""
+
+
+class CutExecutor(FakeExecutor):
+    """Has a head of `KEPT` alone."""
+
+    def step(self, step):
+        return np.ascontiguousarray(super().step(step)[:, KEPT])
+
+
+class RenumberedExecutor(FakeExecutor):
+    """The same model with its tokens in another order."""
+
+    def step(self, step):
+        tokens = np.argsort(ORDER)[step.tokens].astype(np.int32)
+        logits = super().step(step._replace(tokens=tokens))
+        return np.ascontiguousarray(logits[:, np.argsort(ORDER)])
+
+
+def cut_draft(**fields):
+    executor = CutExecutor(VOCABULARY, **fields)
+    return ModelDraft(DraftModel("cut", executor, 400, VOCABULARY, support=KEPT))
+
+
+def renumbered_draft(kept=None):
+    mapping = TokenMap(range(VOCABULARY), ORDER, [(int(own),) for own in ORDER])
+    left = mapping if kept is None else mapping.restricted(ORDER[kept])
+    executor = RenumberedExecutor(VOCABULARY)
+    model = DraftModel("other", executor, 400, VOCABULARY, mapping, left.support, left.draft_ids)
+    return ModelDraft(model)
+
+
+DRAFTS = {
+    "cut": cut_draft,
+    "renumbered": renumbered_draft,
+    "renumbered and cut": lambda: renumbered_draft(KEPT),
+}
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+def test_neither_changes_the_output(params, draft):
+    plain = run(engine(), [asked(params)])
+    assert said(run(engine(draft()), [asked(params)])) == said(plain)
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_the_target_with_other_ids_is_still_always_right(params):
+    [(_, _, _, record)] = run(engine(renumbered_draft()), [asked(params)])
+    assert record.draft.acceptance_length > 5
+    assert all(p.accepted == p.tested for p in record.draft.positions)
+
+
+@pytest.mark.parametrize("draft", [cut_draft, lambda: renumbered_draft(KEPT)], ids=["cut", "both"])
+def test_a_cut_head_proposes_the_likeliest_of_its_tokens(draft):
+    tokens = [1, 2, 3, 4]
+    whole = FakeExecutor(VOCABULARY).step(
+        StepInput(
+            np.array(tokens, np.int32),
+            (Span(0, 4, 0, np.zeros(1, np.int32)),),
+            np.array([3], np.int32),
+        )
+    )
+    [proposal] = draft().propose([draft_query(0, tokens, 1, params=GREEDY)])
+    assert proposal.tokens == (KEPT[np.argmax(whole[0, KEPT])],)
+
+
+# --- draws that are judged by rejection -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("draft", [model_draft_of, *DRAFTS.values()], ids=["whole", *DRAFTS])
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_the_distribution_that_is_returned_is_the_one_drawn_from(draft, params):
+    """Each row is what the request makes of the draft's logits, over the ids that it can propose.
+
+    The float64 truth is rounded to float32 on the way, so a probability is off by 2^-24 of itself.
+    """
+    tokens = list(PROMPT)
+    query = draft_query(0, tokens, 5, params=params, verifier=Verifier.BLOCK)
+    [proposal] = draft().propose([query])
+    support = np.arange(VOCABULARY) if proposal.support is None else proposal.support
+    assert proposal.probabilities.shape == (5, len(support))
+    executor = FakeExecutor(VOCABULARY)
+    for j, token in enumerate(proposal.tokens):
+        seen = [*tokens, *proposal.tokens[:j]]
+        step = StepInput(
+            np.array(seen, np.int32),
+            (Span(0, len(seen), 0, np.zeros(1, np.int32)),),
+            np.array([len(seen) - 1], np.int32),
+        )
+        logits = np.full(VOCABULARY, -1e30, np.float32)
+        logits[support] = executor.step(step)[0, support]
+        history = History(np.array(seen, np.int32), len(tokens))
+        truth = distribution(logits, params, history)[support]
+        assert np.allclose(proposal.probabilities[j], truth, rtol=1e-6, atol=1e-12)
+        assert proposal.probabilities[j][list(support).index(token)] > 0
+
+
+def test_coupled_draws_need_no_distribution():
+    [proposal] = cut_draft().propose([draft_query(0, [1, 2], 3, params=GREEDY)])
+    assert proposal.probabilities is None

@@ -96,15 +96,15 @@ def prepare(  # noqa: PLR0913
 
 
 def _target(source: ModelSource, path: Path) -> str:
-    """Return the target's name, if the draft's tokens are its own."""
-    from fewbit.model.facts import model_facts
-    from fewbit.model.tokenizer import tokenizer_of
+    """Return the target's name, if the draft has tokens of its own to propose."""
     from fewbit.model.weights import open_model
-    from fewbit.speculate.vocabularies import require_same_tokens
+    from fewbit.speculate.pair import require_usable
+    from fewbit.speculate.pair_member import member_of, pair_of
 
     with open_model(path) as target:
-        require_same_tokens(source.path, tokenizer_of(source), path, tokenizer_of(target))
-        return model_facts(target).name
+        pair = pair_of(member_of(target), member_of(source))
+        require_usable(pair)
+        return pair.target.name
 
 
 def _settings(

@@ -47,15 +47,17 @@ class OpenedDraft:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about how its model was made ready."""
+        """Sentences about how its model was made ready, and what sets it apart."""
         from fewbit.records.kernels import kernel_fallbacks
         from fewbit.report.loading import describe_loading
+        from fewbit.report.pair import describe_difference
 
         if self.model is None:
             return ()
         runner = self.model.runner
-        lines = (*describe_loading(runner.loading), *kernel_fallbacks(runner.kernels))
-        return tuple(f"draft: {line}" for line in lines)
+        differences = (describe_difference(found) for found in self.model.differences)
+        loading = (*describe_loading(runner.loading), *kernel_fallbacks(runner.kernels))
+        return tuple(f"draft: {line}" for line in (*loading, *differences))
 
     @property
     def record(self) -> DraftModelRecord | None:

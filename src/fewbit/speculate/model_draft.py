@@ -7,7 +7,7 @@ accept are rolled back at the next call, by comparing them with what the sequenc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import Span, StepInput
-from fewbit.sampling import Block, SamplingThreads, TokenSampler, sample_blocks
+from fewbit.sampling import DraftRow, SamplingThreads, TokenSampler, draw_proposals
 from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.tokens.mapping import TokenMap
 
 READ_ROWS = 256
 """Rows that one call spends at most on texts not read yet: the target waits for them."""
@@ -26,27 +27,33 @@ _KEEPS_UP = 8
 """A sequence with at most so many tokens to read is served before any that has a text to read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DraftModel:
-    """A model made ready to draft, and what its logits stand for.
+    """A model made ready to draft, and what its tokens are to the target.
 
-    It reads ids below `readable` and takes at most `context` positions of a sequence. Its logits
-    are those of the target's ids in order, of which those from `vocabulary` on are never drafted.
+    It takes at most `context` positions of a sequence, and never proposes the target's ids from
+    `vocabulary` on.
     """
 
     name: str
     executor: Executor
     context: int
-    readable: int
     vocabulary: int
+    tokens: TokenMap | None = None
+    """How it reads the target's tokens; None where ids pass unchanged."""
+    support: NDArray[np.int32] | None = None
+    """int32 [n] ascending, the target's ids that it can propose; None for those of its logits."""
+    columns: NDArray[np.int32] | None = None
+    """int32 [n], the column of its logits for each; None where they lie in that order."""
     threads: SamplingThreads | None = None
 
 
 @dataclass(eq=False, slots=True)
 class _Sequence:
-    """What the draft's store has of a sequence.
+    """What the draft has of a sequence: its tokens as the draft reads them, and their keys.
 
-    The keys of its first `computed` tokens, all verified, and behind them those of `drafted`.
+    In the store lie the keys of the first `computed` of them, all verified, and behind them those
+    of `drafted`, the draft's own ids.
     """
 
     table: PageTable
@@ -54,21 +61,34 @@ class _Sequence:
     """The call that asked for it last."""
     computed: int = 0
     drafted: list[int] = field(default_factory=list)
+    mapped: list[int] = field(default_factory=list)
+    read: int = 0
+    """How many of the target's tokens `mapped` stands for."""
     refused: bool = False
-    """Whether it has a token that the draft cannot read, or logits that are not finite."""
+    """Whether its logits were not finite once, or nothing of them may be drawn."""
 
-    def settle(self, tokens: Sequence[int]) -> None:
+    def text(self, tokens: Sequence[int], mapping: TokenMap | None) -> Sequence[int]:
+        """Return the sequence as the draft reads it."""
+        if mapping is None:
+            return tokens
+        if not self.read:
+            self.mapped = list(mapping.beginning)
+        self.mapped += mapping.read(tokens[self.read :])
+        self.read = len(tokens)
+        return self.mapped
+
+    def settle(self, text: Sequence[int]) -> None:
         """Count drafted tokens that the sequence took as computed, and forget the others."""
-        for drafted, token in zip(self.drafted, tokens[self.computed :], strict=False):
+        for drafted, token in zip(self.drafted, text[self.computed :], strict=False):
             if drafted != token:
                 break
             self.computed += 1
-        self.computed = min(self.computed, len(tokens) - 1)
+        self.computed = min(self.computed, len(text) - 1)
         self.drafted.clear()
         self.table.roll_back(self.computed)
-        self.table.share(tokens, self.computed)
-        if len(tokens) - self.computed > _KEEPS_UP:
-            self.computed = self.table.reuse(tokens, self.computed)
+        self.table.share(text, self.computed)
+        if len(text) - self.computed > _KEEPS_UP:
+            self.computed = self.table.reuse(text, self.computed)
 
     def forget(self) -> None:
         """Let all pages go; the text is read again when it is asked for."""
@@ -83,31 +103,49 @@ class _Run:
 
     query: DraftQuery
     state: _Sequence
-    sampler: TokenSampler
+    text: Sequence[int]
+    """The query's tokens as the draft reads them."""
     length: int
+    sampler: TokenSampler
     drawn: list[int] = field(default_factory=list)
+    """The target's ids."""
+    drawn_from: NDArray[np.float32] | None = None
+    """float32 [length, n]; None for draws coupled with the target's, and before the first."""
 
     @property
     def position(self) -> int:
-        """The first position that is not in the store."""
+        """The first of the draft's positions that is not in the store."""
         return self.state.computed + len(self.state.drafted)
 
     def unread(self) -> int:
         """How many tokens are still to be run."""
-        return len(self.query.tokens) + len(self.drawn) - self.position
+        return len(self.text) + len(self.drawn) - self.position
 
-    def next_tokens(self, count: int) -> Sequence[int]:
-        """Return the next tokens to run."""
+    def take(self, count: int, mapping: TokenMap | None) -> Sequence[int]:
+        """Return the next tokens to run, as the draft reads them, and count them as run."""
         if self.drawn:
-            return self.drawn[-1:]
-        return self.query.tokens[self.state.computed : self.state.computed + count]
+            own = self.drawn[-1] if mapping is None else mapping.read(self.drawn[-1:])[0]
+            self.state.drafted.append(own)
+            return (own,)
+        begin = self.state.computed
+        self.state.computed += count
+        return self.text[begin : begin + count]
 
-    def advance(self, count: int) -> None:
-        """Count tokens as run."""
-        if self.drawn:
-            self.state.drafted.append(self.drawn[-1])
-        else:
-            self.state.computed += count
+    def draw_row(self, row: int, width: int) -> DraftRow:
+        """Return what to draw from a row of logits, with room for what it is drawn from."""
+        into = None
+        if not self.query.verifier.couples:
+            if self.drawn_from is None:
+                self.drawn_from = np.empty((self.length, width), np.float32)
+            into = self.drawn_from[len(self.drawn)]
+        start = len(self.query.tokens)
+        return DraftRow(self.sampler, row, start + len(self.drawn), start, into)
+
+    def proposal(self, support: NDArray[np.int32] | None) -> Proposal:
+        """Return what was drawn."""
+        if self.drawn_from is None:
+            return Proposal(tuple(self.drawn))
+        return Proposal(tuple(self.drawn), self.drawn_from[: len(self.drawn)], support)
 
 
 class ModelDraft:
@@ -151,7 +189,8 @@ class ModelDraft:
         state = self._sequences.get(query.sequence)
         if state is None:
             return len(query.tokens) - 1
-        return max(len(query.tokens) - 1 - state.computed - len(state.drafted), 0)
+        text = state.text(query.tokens, self._model.tokens)
+        return max(len(text) - 1 - state.computed - len(state.drafted), 0)
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return one proposal for each query; empty where its text is not read yet."""
@@ -160,7 +199,8 @@ class ModelDraft:
         active = self._read([run for run in runs if run is not None])
         while active:
             active = self._step([(run, 1) for run in active])
-        return [Proposal(tuple(run.drawn)) if run else Proposal(()) for run in runs]
+        support = self._model.support
+        return [Proposal(()) if run is None else run.proposal(support) for run in runs]
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
@@ -173,30 +213,24 @@ class ModelDraft:
         state = self._sequences.get(query.sequence)
         if state is None:
             state = self._sequences[query.sequence] = _Sequence(PageTable(self._pool))
-        known = state.computed
         state.used = self._call
-        state.settle(query.tokens)
-        if not state.refused:
-            state.refused = any(t >= self._model.readable for t in query.tokens[known:])
-        length = min(query.length, self._model.context - len(query.tokens) + 1)
-        if state.refused or length < 1 or not self._has_room(state, query, length):
+        text = state.text(query.tokens, self._model.tokens)
+        state.settle(text)
+        length = min(query.length, self._model.context - len(text) + 1)
+        if state.refused or length < 1 or not self._has_room(state, len(text) + length - 1):
             return None
-        return _Run(query, state, query.sampler.fork(), length)
+        return _Run(query, state, text, length, query.sampler.fork())
 
-    def _has_room(self, state: _Sequence, query: DraftQuery, length: int) -> bool:
+    def _has_room(self, state: _Sequence, positions: int) -> bool:
         """Hold pages for a text and its draft, whose last token is never run."""
-        positions = len(query.tokens) + length - 1
-        idle = sorted(self._others(), key=lambda other: other.used)
+        others = (s for s in self._sequences.values() if s.used != self._call)
+        idle = sorted(others, key=lambda other: other.used)
         while not state.table.can_grow(positions):
             if not idle:
                 return False
             idle.pop(0).forget()
         state.table.grow(positions)
         return True
-
-    def _others(self) -> Iterable[_Sequence]:
-        """Return the sequences that this call has not asked for, as far as it got."""
-        return (state for state in self._sequences.values() if state.used != self._call)
 
     def _read(self, runs: list[_Run]) -> list[_Run]:
         """Run what is unread of each, and return those that drew a token and want another."""
@@ -208,38 +242,40 @@ class ModelDraft:
             if count:
                 work.append((run, count))
                 left -= count if unread > _KEEPS_UP else 0
-        return self._step(work)
+        return self._step(work) if work else []
 
     def _step(self, work: Sequence[tuple[_Run, int]]) -> list[_Run]:
         """Run the next tokens of each, draw where a text is read; return who wants another."""
-        if not work:
-            return []
+        model = self._model
         drawing = [run for run, count in work if count == run.unread()]
-        logits = self._model.executor.step(_step_input(work))
-        for run, count in work:
-            run.advance(count)
-        blocks = [
-            Block(run.sampler, row, len(run.query.tokens) + len(run.drawn))
-            for row, run in enumerate(drawing)
-        ]
-        found = sample_blocks(
-            logits, blocks, vocabulary=self._model.vocabulary, threads=self._model.threads
+        logits = model.executor.step(_step_input(work, model.tokens))
+        if model.columns is not None:
+            logits = np.ascontiguousarray(logits[:, model.columns])
+        draws = [run.draw_row(row, logits.shape[1]) for row, run in enumerate(drawing)]
+        found = draw_proposals(
+            logits,
+            draws,
+            support=model.support,
+            vocabulary=model.vocabulary,
+            threads=model.threads,
         )
-        for run, drawn in zip(drawing, found, strict=True):
-            run.drawn += drawn.tokens
-            run.state.refused = drawn.fault is not None
+        for run, (token, fault) in zip(drawing, found, strict=True):
+            run.state.refused = fault is not None
+            if fault is None:
+                run.drawn.append(token)
         return [run for run in drawing if len(run.drawn) < run.length and not run.state.refused]
 
 
-def _step_input(work: Sequence[tuple[_Run, int]]) -> StepInput:
+def _step_input(work: Sequence[tuple[_Run, int]], mapping: TokenMap | None) -> StepInput:
     """Return the step that runs `count` tokens of each; wanted is the last row of a whole text."""
     tokens: list[int] = []
     wanted: list[int] = []
     spans: list[Span] = []
     for run, count in work:
         spans.append(Span(len(tokens), count, run.position, run.state.table.array))
-        tokens += run.next_tokens(count)
-        if count == run.unread():
+        whole = count == run.unread()
+        tokens += run.take(count, mapping)
+        if whole:
             wanted.append(len(tokens) - 1)
     ids: NDArray[np.int32] = np.array(tokens, np.int32)
     return StepInput(ids, tuple(spans), np.array(wanted, np.int32))
