@@ -4,10 +4,8 @@ import hashlib
 
 import numpy as np
 import pytest
-import tokenizers
 from tiny_models import random_weights
-from tiny_subjects import CONFIG, tokenizer, write_subject
-from tokenizers import models as models_of
+from tiny_subjects import CONFIG, capitals, tokenizer, write_subject
 
 from fewbit.calibrate.text import collect, document
 from fewbit.cli.app import run
@@ -150,7 +148,7 @@ def test_a_draft_is_not_prepared_twice_nor_for_another_vocabulary(models, tmp_pa
     assert "'nowhere'" in capsys.readouterr().err
     assert prepare((large, out, text), tmp_path / "again.gguf", "--tokens", 20) == 2
     assert "prepared as a draft" in capsys.readouterr().err
-    letters = tokenizers.Tokenizer(models_of.WordLevel({"<s>": 1, "</s>": 2, "x": 5}, "<s>"))
-    other = write_subject(tmp_path / "other", backend=letters)
-    assert prepare((other, small, text), tmp_path / "new.gguf", "--tokens", 30) == 2
-    assert "cannot draft for other" in capsys.readouterr().err
+    ends = {"bos_token": "A", "eos_token": "B"}
+    other = write_subject(tmp_path / "other", backend=capitals(), tokenizer_config=ends)
+    assert prepare((large, other, text), tmp_path / "new.gguf", "--tokens", 20) == 2
+    assert "other cannot draft for large" in capsys.readouterr().err

@@ -4,11 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import tokenizers
 from fakes import draft_query
 from tiny_models import CONFIGS, random_weights
-from tiny_subjects import begin_with_bos, tokenizer, write_subject
-from tokenizers import models
+from tiny_subjects import begin_with_bos, capitals, tokenizer, write_subject
 
 from fewbit.checkpoint.gguf_write import write_gguf
 from fewbit.cli.app import run
@@ -164,16 +162,16 @@ def test_tokens_under_other_ids_are_mapped(tmp_path):
     assert opened.differences
     requests = [Request(prompt, GREEDY, StopCondition(max_tokens=20)) for prompt in texts(2)]
     plain = [served(loaded, None, [request])[0][0] for request in requests]
-    drafted = served(loaded, Speculation(opened.draft, 3), requests)
+    drafted = served(loaded, Speculation(opened.draft, 3, control=FixedLengths), requests)
     assert [tokens for tokens, _ in drafted] == plain
     assert sum(p.accepted for _, record in drafted for p in record.draft.positions)
 
 
 def test_a_vocabulary_with_little_in_common_is_refused(tmp_path):
     config = CONFIGS["llama-tied"]
-    letters = tokenizers.Tokenizer(models.WordLevel({"<s>": 1, "</s>": 2, "x": 5}, "<s>"))
-    target, draft = pair(tmp_path, config, backend=letters)
-    with pytest.raises(UnsupportedError, match="cannot draft for"):
+    ends = {"bos_token": "A", "eos_token": "B"}
+    target, draft = pair(tmp_path, config, backend=capitals(), tokenizer_config=ends)
+    with pytest.raises(UnsupportedError, match="draft cannot draft for target"):
         load_draft(draft, load_model(target, SETTINGS), SETTINGS)
 
 
@@ -190,7 +188,7 @@ def test_a_prepared_draft_changes_nothing_either(opened, tmp_path, sampling):
     draft = load_draft(file, loaded, SETTINGS).draft
     requests = [Request(prompt, sampling, StopCondition(max_tokens=24)) for prompt in texts(4)]
     plain = [served(loaded, None, [request])[0][0] for request in requests]
-    drafted = served(loaded, Speculation(draft, 4), requests)
+    drafted = served(loaded, Speculation(draft, 4, control=FixedLengths), requests)
     assert [tokens for tokens, _ in drafted] == plain
     assert sum(p.accepted for _, record in drafted for p in record.draft.positions)
 

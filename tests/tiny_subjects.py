@@ -30,6 +30,15 @@ def tokenizer(*, merges: tuple[tuple[str, str], ...] = (("t", "h"), ("th", "e"))
     return backend
 
 
+def capitals() -> Any:
+    """Return a byte-level tokenizer of the capital letters alone."""
+    letters = [chr(letter) for letter in range(ord("A"), ord("Z") + 1)]
+    backend = tokenizers.Tokenizer(models.BPE({t: i for i, t in enumerate(letters)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 def begin_with_bos(backend: Any) -> Any:
     """Put <s> before every text."""
     backend.post_processor = processors.TemplateProcessing(
