@@ -40,10 +40,9 @@ def _end(pair: Pair) -> PairDifference | None:
     return PairDifference(
         found=f"The target's end token is {pair.target.token(ours)}, the draft's "
         f"{pair.draft.token(theirs)}.",
-        effect="Generation stops where the target draws an end of its own, whatever the draft "
-        "proposes. A draft that ends otherwise has that one proposal rejected, so the last block "
-        "of every answer brings a token less; a loop that looked for the draft's end would not "
-        "stop.",
+        effect="Generation stops where the target draws an end of its own. The draft's other end "
+        "is rejected there, and the target's, drawn in the same step, ends the answer: a drafted "
+        "token is lost, nothing else. A loop that looked for the draft's end would not stop then.",
         consequence=Consequence.SLOWER,
     )
 
