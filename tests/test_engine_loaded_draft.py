@@ -22,6 +22,7 @@ from fewbit.model.runner import Piece, RunSettings, step_of
 from fewbit.model.weights import open_model
 from fewbit.records.base import from_json
 from fewbit.records.generation import GenerationReport
+from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.controller import FixedLengths
 
@@ -88,32 +89,33 @@ def test_requests_that_join_and_leave_get_what_they_would_get_alone(opened):
     assert draft.pages_held == 0
 
 
-def next_logits(executor, tokens, computed, pages):
-    """Logits after the last token, with the keys of the first `computed` as they lie there."""
-    rows = np.array(tokens[computed:], np.int32)
-    last = np.array([len(rows) - 1], np.int32)
-    return executor.step(step_of([Piece(rows, computed, pages, last)])).copy()
+def pages_of(runner, tokens, pages):
+    """The store's pages after a prompt is run, of which only whole positions are looked at."""
+    rows = np.array(tokens, np.int32)
+    runner.executor.step(step_of([Piece(rows, 0, pages, np.empty(0, np.int32))]))
+    return [runner.executor.page(int(page)) for page in pages]
 
 
 def test_the_store_after_rollbacks_equals_that_of_a_fresh_run(opened):
-    """Bit for bit: what attention reads of every position decides the logits of the next."""
+    """Bit for bit, over all positions of full pages."""
     loaded, path = opened
     one, other = (load_draft(path, loaded, SETTINGS) for _ in range(2))
     random = np.random.default_rng(0)
     tokens = list(texts(1)[0])
-    for _ in range(30):
+    drafted = taken = 0
+    while len(tokens) < 2 * PAGE + 1:
         proposal = one.draft.propose([draft_query(0, tokens, 4, params=GREEDY)])[0].tokens
-        tokens += proposal[: random.integers(0, 5)]
+        count = int(random.integers(0, len(proposal) + 1))
+        drafted, taken = drafted + len(proposal), taken + count
+        tokens += proposal[:count]
         tokens.append(int(random.integers(3, 250)))
-    query = draft_query(0, tokens, 1, params=GREEDY)
-    assert one.draft.pending(query) < 5
-    one.draft.propose([query])
-    state = one.draft._sequences[0]
-    assert state.computed == len(tokens)
-    seen = next_logits(one.runner.executor, tokens, len(tokens) - 1, state.table.array)
-    pages = np.arange(3, dtype=np.int32)
-    fresh = next_logits(other.runner.executor, tokens, 0, pages)
-    assert np.array_equal(seen, fresh)
+    one.draft.propose([draft_query(0, tokens, 1, params=GREEDY)])
+    assert taken < drafted
+    held = one.draft._sequences[0].table.array[:2]
+    fresh = pages_of(other.runner, tokens[: 2 * PAGE], np.arange(2, dtype=np.int32))
+    assert [one.runner.executor.page(int(page)) for page in held] == fresh
+    wrong = [*tokens[:PAGE], tokens[PAGE] + 1, *tokens[PAGE + 1 : 2 * PAGE]]
+    assert pages_of(other.runner, wrong, np.arange(2, dtype=np.int32)) != fresh
 
 
 def test_it_runs_on_the_threads_of_its_target(opened):

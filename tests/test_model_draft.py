@@ -210,6 +210,17 @@ def test_logits_that_are_not_finite_end_its_drafts_and_not_the_request():
     draft._model.executor.poisoned = 20
     drafted = run(engine(draft), [asked(GREEDY)])
     assert said(drafted) == said(plain)
+    assert drafted[0][3].draft.blocks > 0
+    assert "the draft cannot go on (the logit of token 3 is nan" in drafted[0][3].draft_off
+
+
+def test_nothing_is_drafted_behind_an_end_of_text():
+    executor = FakeExecutor(VOCABULARY, seed=1)
+    whole = fresh_proposal([1, 2, 3], 4)
+    ends = frozenset(whole[1:2])
+    draft = ModelDraft(DraftModel("small", executor, 400, VOCABULARY, ends))
+    [proposal] = draft.propose([draft_query(0, [1, 2, 3], 4, params=GREEDY)])
+    assert proposal.tokens == whole[: whole.index(whole[1]) + 1]
 
 
 def test_releasing_lets_every_page_go():
@@ -252,8 +263,15 @@ def cut_draft(**fields):
 def renumbered_draft(kept=None):
     mapping = TokenMap(range(VOCABULARY), ORDER, [(int(own),) for own in ORDER])
     left = mapping if kept is None else mapping.restricted(ORDER[kept])
-    executor = RenumberedExecutor(VOCABULARY)
-    model = DraftModel("other", executor, 400, VOCABULARY, mapping, left.support, left.draft_ids)
+    model = DraftModel(
+        "other",
+        RenumberedExecutor(VOCABULARY),
+        400,
+        VOCABULARY,
+        tokens=mapping,
+        support=left.support,
+        columns=left.draft_ids,
+    )
     return ModelDraft(model)
 
 

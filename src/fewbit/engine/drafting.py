@@ -235,6 +235,7 @@ class Drafting:
             asked, queries, proposals, strict=True
         ):
             generation.meter.draft += step.seconds
+            generation.draft_off = generation.draft_off or proposal.ended
             step.proposals[generation.number] = self._runnable(proposal, length)
             unread += ask.unread - (0 if proposal.tokens else draft.pending(query))
         counts = _counts([len(proposal.tokens) for proposal in step.proposals.values()])

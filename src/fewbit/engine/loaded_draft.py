@@ -62,6 +62,7 @@ def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> Loaded
         executor=runner.executor,
         context=context,
         vocabulary=target.vocabulary,
+        ends=target.ends,
         threads=SamplingThreads(pool),
     )
     return LoadedDraft(runner, ModelDraft(_mapped(model, source, pair)), differences)

@@ -53,12 +53,14 @@ class Proposal:
     `probabilities` float32 [tokens, n] is what each was drawn from: a distribution over the
     target's ids `support`, int32 [n] ascending; None for the ids 0 to n - 1. `probabilities` None
     says that there is nothing to reject by: the draft is deterministic (a point mass), or drew with
-    the target's own noise (`Verifier.MATCH`).
+    the target's own noise (`Verifier.MATCH`). `ended` says why the draft has nothing more for this
+    sequence from now on; empty where it may have.
     """
 
     tokens: tuple[int, ...]
     probabilities: NDArray[np.float32] | None = None
     support: NDArray[np.int32] | None = None
+    ended: str = ""
 
 
 def judge_of(proposal: Proposal, params: SamplingParams) -> Verifier:

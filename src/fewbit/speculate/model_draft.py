@@ -39,6 +39,8 @@ class DraftModel:
     executor: Executor
     context: int
     vocabulary: int
+    ends: frozenset[int] = frozenset()
+    """The target's ids after which a text is over."""
     tokens: TokenMap | None = None
     """How it reads the target's tokens; None where ids pass unchanged."""
     support: NDArray[np.int32] | None = None
@@ -64,8 +66,8 @@ class _Sequence:
     mapped: list[int] = field(default_factory=list)
     read: int = 0
     """How many of the target's tokens `mapped` stands for."""
-    refused: bool = False
-    """Whether its logits were not finite once, or nothing of them may be drawn."""
+    ended: str = ""
+    """Why nothing more is drafted for it: logits that are not finite, or none that may be drawn."""
 
     def text(self, tokens: Sequence[int], mapping: TokenMap | None) -> Sequence[int]:
         """Return the sequence as the draft reads it."""
@@ -143,9 +145,10 @@ class _Run:
 
     def proposal(self, support: NDArray[np.int32] | None) -> Proposal:
         """Return what was drawn."""
+        drawn, ended = tuple(self.drawn), self.state.ended
         if self.drawn_from is None:
-            return Proposal(tuple(self.drawn))
-        return Proposal(tuple(self.drawn), self.drawn_from[: len(self.drawn)], support)
+            return Proposal(drawn, ended=ended)
+        return Proposal(drawn, self.drawn_from[: len(drawn)], support, ended)
 
 
 class ModelDraft:
@@ -217,7 +220,7 @@ class ModelDraft:
         text = state.text(query.tokens, self._model.tokens)
         state.settle(text)
         length = min(query.length, self._model.context - len(text) + 1)
-        if state.refused or length < 1 or not self._has_room(state, len(text) + length - 1):
+        if state.ended or length < 1 or not self._has_room(state, len(text) + length - 1):
             return None
         return _Run(query, state, text, length, query.sampler.fork())
 
@@ -260,10 +263,16 @@ class ModelDraft:
             threads=model.threads,
         )
         for run, (token, fault) in zip(drawing, found, strict=True):
-            run.state.refused = fault is not None
             if fault is None:
                 run.drawn.append(token)
-        return [run for run in drawing if len(run.drawn) < run.length and not run.state.refused]
+            else:
+                run.state.ended = f"the draft cannot go on ({fault}); the rest has none"
+        return [run for run in drawing if self._wants_more(run)]
+
+    def _wants_more(self, run: _Run) -> bool:
+        """Whether another token can be of use: nothing comes after one that ends a text."""
+        full = len(run.drawn) >= run.length or bool(run.state.ended)
+        return not full and run.drawn[-1] not in self._model.ends
 
 
 def _step_input(work: Sequence[tuple[_Run, int]], mapping: TokenMap | None) -> StepInput:
