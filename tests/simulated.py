@@ -99,7 +99,7 @@ class ChanceDraft:
         self._clock.now += drafting_seconds(self._table, counts, unread)
         self.calls.append(lengths)
         for query in queries:  # what it drafted itself it has read, but for the last token
-            self._read[query.sequence] = len(query.tokens) + query.length - 2
+            self._read[query.sequence] = len(query.tokens) + query.length - 1
         return [self._proposal(query) for query in queries]
 
     def _proposal(self, query):

@@ -37,6 +37,7 @@ def chat(
         sampling: How tokens are chosen.
         run: How long an answer may be, with which draft, and how the model runs.
     """
+    from fewbit.cli.costs import with_costs
     from fewbit.cli.pull import locate
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
@@ -45,9 +46,15 @@ def chat(
 
     params, settings, chosen = sampling.params(), run.settings(), run.drafting()
     loaded = load_model(locate(model), settings)
-    draft = chosen.opened(loaded, settings)
+    opened = chosen.opened(loaded, settings)
+    draft, costs = with_costs(opened, loaded, run.draft_costs, run.conditions(loaded))
     fallbacks = kernel_fallbacks(loaded.runner.kernels)
-    for note in (*describe_loading(loaded.runner.loading), *fallbacks, *draft.notes):
+    for note in (
+        *describe_loading(loaded.runner.loading),
+        *fallbacks,
+        *draft.notes,
+        *filter(None, [costs]),
+    ):
         print(note, file=sys.stderr)
     engine = Engine(loaded.served, draft.speculation)
     messages = [] if system is None else [{"role": "system", "content": system}]

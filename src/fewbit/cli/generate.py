@@ -42,6 +42,7 @@ def generate(
     """
     from msgspec.structs import replace
 
+    from fewbit.cli.costs import with_costs
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.pull import locate
     from fewbit.cli.streaming import stream, write_out
@@ -60,9 +61,10 @@ def generate(
         run.drafting(),
     )
     loaded = load_model(locate(model), settings)
-    draft = chosen.opened(loaded, settings)
+    opened = chosen.opened(loaded, settings)
+    draft, costs = with_costs(opened, loaded, run.draft_costs, run.conditions(loaded))
     notes = (*describe_loading(loaded.runner.loading), *kernel_fallbacks(loaded.runner.kernels))
-    for line in (*notes, *draft.notes, prompt.choice(loaded)):
+    for line in (*notes, *draft.notes, costs, prompt.choice(loaded)):
         _note(line)
     request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
     engine = Engine(loaded.served, draft.speculation)

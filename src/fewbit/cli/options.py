@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from fewbit.cli.activations import ACTIVATIONS_HELP, ActivationsOption, rounding
 from fewbit.cli.cache import KV_HELP, ROTATE_HELP, KvOption, RotateOption, cache_type
+from fewbit.cli.costs import DraftCostsOption
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class RunOptions:
         Path | None, Parameter(help="A text file that a suffix draft looks in too.")
     ] = None
     draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    draft_costs: DraftCostsOption = "kept"
     context: Annotated[int | None, Parameter(help="Positions of the prompt and the output.")] = None
     threads: Annotated[int | None, Parameter(help="Of the native executor; all cores.")] = None
     executor: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fewbit.records.base import Record
+from fewbit.records.loading import FileStamp
 
 
 class CostTable(Record, frozen=True, kw_only=True):
@@ -27,6 +28,29 @@ class CostTable(Record, frozen=True, kw_only=True):
     measured: bool = True
     """Whether the figures are of this machine; if not they stand in until steps were seen, and are
     in units of a step of one row."""
+
+
+class CostKey(Record, frozen=True, kw_only=True):
+    """What costs depend on; those that were kept are of use where all of it is the same."""
+
+    fewbit: str
+    cpu: str
+    threads: int
+    kernels: tuple[str, ...]
+    """Of the target and of the draft, each id once, in order."""
+    cache_type: str
+    files: tuple[FileStamp, ...]
+    """Of the target, then of the draft where it is a model."""
+    draft: str
+    context: int
+    sequences: int
+
+
+class KeptCosts(Record, frozen=True, kw_only=True):
+    """Costs as they are kept for the next run."""
+
+    key: CostKey
+    costs: CostTable
 
 
 class Forecast(Record, frozen=True, kw_only=True):

@@ -1,0 +1,72 @@
+"""Measured costs, kept for the next run of the same models on the same machine."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fewbit.atomic import write_bytes
+from fewbit.engine.loaded import LoadedModel
+from fewbit.errors import BadFileError, FewbitError
+from fewbit.model.runner import Runner
+from fewbit.records.base import from_json, to_json
+from fewbit.records.costs import CostKey, CostTable, KeptCosts
+from fewbit.records.evaluation import Conditions
+
+
+def cost_key(
+    target: LoadedModel, draft: str, model: Runner | None, conditions: Conditions, sequences: int
+) -> CostKey:
+    """Return what the costs of a target with a draft depend on.
+
+    Args:
+        target: the target.
+        draft: the draft's name.
+        model: the draft's, where it is one.
+        conditions: of the run.
+        sequences: the most that are served at once.
+    """
+    runners = [target.runner] if model is None else [target.runner, model]
+    return CostKey(
+        fewbit=conditions.fewbit,
+        cpu=conditions.cpu,
+        threads=conditions.threads,
+        kernels=tuple(sorted({k.kernel for runner in runners for k in runner.kernels})),
+        cache_type=conditions.kv,
+        files=tuple(s for runner in runners for s in runner.source.checkpoint.stamps()),
+        draft=draft,
+        context=target.runner.context,
+        sequences=sequences,
+    )
+
+
+def kept_path(folder: Path, key: CostKey) -> Path:
+    """Return where costs of that key are kept."""
+    return folder / f"{hashlib.sha256(to_json(key)).hexdigest()[:32]}.json"
+
+
+def find_costs(folder: Path, key: CostKey) -> CostTable | None:
+    """Return the costs kept under a key; None where there are none.
+
+    Raises:
+        BadFileError: the file that should have them is none of ours, or of another key.
+    """
+    path = kept_path(folder, key)
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return None
+    kept = from_json(KeptCosts, text, name=str(path))
+    if kept.key != key:
+        raise BadFileError(f"{path} has the costs of another run; delete it.")
+    return kept.costs
+
+
+def keep_costs(folder: Path, key: CostKey, costs: CostTable) -> str:
+    """Keep costs; return why they could not be, in a sentence, or nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(kept_path(folder, key), to_json(KeptCosts(key=key, costs=costs)))
+    except (OSError, FewbitError) as error:
+        return f"The costs were not kept: {error}"
+    return ""
