@@ -187,7 +187,8 @@ PackedMatrix random_matrix(Codes codes, Scaling scaling, Bytes& memory) {
   PackedMatrix w{codes, scaling, kOutputs, kColumns, steps_bytes(scaling) > 0 ? 256 : 32,
                  0,     nullptr};
   w.tile_bytes = tile_bytes(codes, scaling, kColumns, w.group);
-  const size_t size = static_cast<size_t>(w.tiles()) * w.tile_bytes;
+  const size_t heads = static_cast<size_t>(w.tiles()) * w.tile_bytes;
+  const size_t size = matrix_bytes(w);
   memory = random_bytes(size + kVector);
   void* start = memory.data();
   size_t room = memory.size();
@@ -196,7 +197,7 @@ PackedMatrix random_matrix(Codes codes, Scaling scaling, Bytes& memory) {
     for (size_t i = 0; i < size; ++i) data[i] = i % 2 ? data[i] & 0xbf : data[i];
   } else {
     const size_t group = group_bytes(codes, scaling, w.group);
-    for (size_t i = 0; i < size; ++i) {
+    for (size_t i = 0; i < heads; ++i) {
       if (i % group >= head_bytes(scaling)) continue;
       if (head_bytes(scaling) == kTileRows) {
         data[i] = static_cast<uint8_t>(120 + data[i] % 16);

@@ -1,6 +1,7 @@
 """The native core's functions as Python sees them; their users document them."""
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,9 @@ class PackedMatrix:
         row_scales: NDArray[np.float32] | None = None,
         arena: PackedArena | None = None,
         threads: int = 1,
+        form: str = "plain",
     ) -> None: ...
+    def upper_half(self, rows: int) -> PackedMatrix: ...
     def decode_row(self, row: int) -> NDArray[np.float32]: ...
     def checksum(self) -> int: ...
     def bytes(self, offset: int, size: int) -> bytes: ...
@@ -57,7 +60,13 @@ class PackedFile:
 
 def available_isas() -> list[str]: ...
 def packed_bytes(
-    source: str, rows: int, columns: int, bits: int, group: int, asymmetric: bool
+    source: str,
+    rows: int,
+    columns: int,
+    bits: int,
+    group: int,
+    asymmetric: bool,
+    form: str = "plain",
 ) -> int: ...
 def multiply(
     packed: PackedMatrix,
@@ -207,7 +216,10 @@ class Program:
     def softcap(self, out: int, x: int, cap: float) -> None: ...
 
 class Executor:
+    @overload
     def __init__(self, program: Program, pages: int, pool: ThreadPool, isa: str) -> None: ...
+    @overload
+    def __init__(self, program: Program, beside: Executor) -> None: ...
     def step(
         self,
         tokens: NDArray[np.int32],

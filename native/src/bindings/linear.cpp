@@ -69,6 +69,12 @@ size_t bytes_of_row(const StoredMatrix& m) {
   return columns / size * block_bytes(m.source);
 }
 
+PackedAs form_named(const std::string& name) {
+  if (name == "plain") return PackedAs::kPlain;
+  if (name == "nested") return PackedAs::kNested;
+  throw std::invalid_argument("no form '" + name + "' of packed weights");
+}
+
 void take_scales(StoredMatrix& m, const std::optional<Halves>& scales,
                  const std::optional<Zeros>& zeros) {
   require(scales.has_value(), "affine codes need scales");
@@ -96,7 +102,7 @@ void take_row_scales(StoredMatrix& m, const std::optional<Vector>& scales) {
 void construct(OwnedMatrix* self, const std::string& source, int64_t columns, const Bytes& codes,
                int bits, int64_t group, const std::optional<Halves>& scales,
                const std::optional<Zeros>& zeros, const std::optional<Vector>& row_scales,
-               PackedArena* arena, int threads) {
+               PackedArena* arena, int threads, const std::string& form) {
   require(codes.shape(1) <= 1 || codes.stride(1) == 1, "the bytes of a row must be contiguous");
   StoredMatrix m{source_named(source), static_cast<int64_t>(codes.shape(0)), columns, codes.data(),
                  static_cast<size_t>(codes.stride(0))};
@@ -109,20 +115,20 @@ void construct(OwnedMatrix* self, const std::string& source, int64_t columns, co
           "rows of codes overlap");
   if (m.source == Source::kAffine) take_scales(m, scales, zeros);
   if (m.source == Source::kFp8E4m3) take_row_scales(m, row_scales);
+  const PackedAs as = form_named(form);
   nb::gil_scoped_release release;
   PackedArena own;
-  new (self) OwnedMatrix(repack(m, arena ? *arena : own, threads));
+  new (self) OwnedMatrix(repack(m, as, arena ? *arena : own, threads));
 }
 
 size_t packed_bytes_of(const std::string& source, int64_t rows, int64_t columns, int bits,
-                       int64_t group, bool asymmetric) {
+                       int64_t group, bool asymmetric, const std::string& form) {
   require(source != "affine" || group > 0, "affine codes have groups of at least one input");
-  return packed_bytes(source_named(source), rows, columns, bits, group, asymmetric);
+  return packed_bytes(source_named(source), rows, columns, bits, group, asymmetric,
+                      form_named(form));
 }
 
-size_t bytes_of(const OwnedMatrix& packed) {
-  return static_cast<size_t>(packed.matrix.tiles()) * packed.matrix.tile_bytes;
-}
+size_t bytes_of(const OwnedMatrix& packed) { return matrix_bytes(packed.matrix); }
 
 // A copy of some of the packed bytes, for a file.
 nb::bytes bytes_in(const OwnedMatrix& packed, size_t offset, size_t size) {
@@ -284,7 +290,8 @@ void bind_linear(nb::module_& module) {
       .def("__init__", &construct, nb::arg("source"), nb::arg("columns"), nb::arg("codes"),
            nb::arg("bits") = 0, nb::arg("group") = 0, nb::arg("scales") = nb::none(),
            nb::arg("zeros") = nb::none(), nb::arg("row_scales") = nb::none(),
-           nb::arg("arena") = nb::none(), nb::arg("threads") = 1)
+           nb::arg("arena") = nb::none(), nb::arg("threads") = 1, nb::arg("form") = "plain")
+      .def("upper_half", &upper_half, nb::arg("rows"))
       .def("decode_row", &decode, nb::arg("row"))
       .def(
           "checksum", [](const OwnedMatrix& m) { return checksum(m.matrix.data, bytes_of(m)); },
@@ -294,7 +301,8 @@ void bind_linear(nb::module_& module) {
       .def_prop_ro("columns", [](const OwnedMatrix& m) { return m.matrix.columns; })
       .def_prop_ro("nbytes", &bytes_of);
   module.def("packed_bytes", &packed_bytes_of, nb::arg("source"), nb::arg("rows"),
-             nb::arg("columns"), nb::arg("bits"), nb::arg("group"), nb::arg("asymmetric"));
+             nb::arg("columns"), nb::arg("bits"), nb::arg("group"), nb::arg("asymmetric"),
+             nb::arg("form") = "plain");
   module.def("multiply", &multiply, nb::arg("packed"), nb::arg("x"), nb::arg("bias").none(),
              nb::arg("isa"), nb::arg("tiles_at_once") = 0, nb::arg("rows_at_once") = 0,
              nb::arg("activations") = "int8-g32", nb::arg("input_scale") = 0.0f);

@@ -53,9 +53,10 @@ std::vector<uint64_t> checksums_of(const PackedFile& file,
 
 OwnedMatrix matrix_at(const PackedFile& file, size_t offset, const std::string& source,
                       int64_t rows, int64_t columns, int bits, int64_t group, bool asymmetric) {
-  PackedMatrix matrix = packed_shape(source_named(source), rows, columns, bits, group, asymmetric);
+  PackedMatrix matrix =
+      packed_shape(source_named(source), rows, columns, bits, group, asymmetric, PackedAs::kPlain);
   if (offset % kVector) throw std::invalid_argument("a matrix begins at a multiple of 64 bytes");
-  require_inside(file, offset, static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes);
+  require_inside(file, offset, matrix_bytes(matrix));
   OwnedMatrix owned{file.from(offset), matrix};
   owned.matrix.data = owned.memory.get();
   return owned;

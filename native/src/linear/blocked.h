@@ -46,7 +46,7 @@ FEWBIT_INLINE RunScales<S, K> load_scales(const UnpackedScales<K>& from) {
 }
 
 template <class S, Codes C, int V>
-FEWBIT_INLINE void store_pair(const uint8_t* codes, uint8_t (*out)[kVector]) {
+FEWBIT_INLINE void store_pair(const RunCodes& codes, uint8_t (*out)[kVector]) {
   typename S::U8 low, high;
   unpack_pair<S, C, V>(codes, low, high);
   S::store_u8(out[V], low);
@@ -56,7 +56,7 @@ FEWBIT_INLINE void store_pair(const uint8_t* codes, uint8_t (*out)[kVector]) {
 template <class S, Codes C, Scaling K>
 void unpack_chunk(Walker<S, C, K>& walker, int runs, UnpackedTile<K>& to) {
   for (int i = 0; i < runs; ++i) {
-    const uint8_t* codes = Walker<S, C, K>::step(walker);
+    const RunCodes codes = Walker<S, C, K>::step(walker);
     store_pair<S, C, 0>(codes, to.codes[i]);
     store_pair<S, C, 1>(codes, to.codes[i]);
     store_pair<S, C, 2>(codes, to.codes[i]);

@@ -28,8 +28,15 @@ int pair_at(const uint8_t* plane, int byte, int j) {
 
 int bit_at(const uint8_t* plane, int byte, int j) { return (plane[byte] >> j) & 1; }
 
+// Where the codes of a run are, and the lower halves of kNested8.
+struct RunBytes {
+  const uint8_t* at;
+  const uint8_t* lower;
+};
+
 // The unsigned number of input 4 j + b of a run, in the lane of one row.
-int code_at(Codes kind, const uint8_t* codes, int lane, int j, int b) {
+int code_at(Codes kind, const RunBytes& run, int lane, int j, int b) {
+  const uint8_t* codes = run.at;
   const int byte = 4 * lane + b;
   const uint8_t* third = codes + 2 * kVector;  // the planes behind pairs, nibbles, and both
   const uint8_t* fifth = codes + 4 * kVector;
@@ -48,6 +55,8 @@ int code_at(Codes kind, const uint8_t* codes, int lane, int j, int b) {
              (bit_at(seventh, byte, j) << 6);
     case Codes::kBits8:
       return codes[kVector * j + byte];
+    case Codes::kNested8:
+      return (nibble_at(codes, byte, j) << 4) | nibble_at(run.lower, byte, j);
     case Codes::kIq4:
     case Codes::kE2m1:
       return table_of(kind)[nibble_at(codes, byte, j)];
@@ -119,6 +128,10 @@ RunScale run_scale(const PackedMatrix& w, const uint8_t* head, int64_t run, int 
       const float s = half_of(head, lane) * step;
       return {{s, s}, centre};
     }
+    case Scaling::kHigh: {
+      const float s = 16.0f * half_of(head, lane);
+      return {{s, s}};
+    }
     case Scaling::kSymmetric:
     case Scaling::kAsymmetric:
     case Scaling::kMinimum: {
@@ -133,23 +146,30 @@ RunScale run_scale(const PackedMatrix& w, const uint8_t* head, int64_t run, int 
   }
 }
 
-void decode_run(const PackedMatrix& w, const RunScale& s, const uint8_t* codes, int lane,
+void decode_run(const PackedMatrix& w, const RunScale& s, const RunBytes& codes, int lane,
                 float* out) {
   for (int k = 0; k < kGroup; ++k) {
     const int u = code_at(w.codes, codes, lane, k / 4, k % 4);
+    if (w.scaling == Scaling::kHigh) {
+      out[k] = s.scale[0] * (static_cast<float>(u) - 7.53125f);
+      continue;
+    }
     const float x = s.scale[k / 16] * static_cast<float>(u - s.zero);
     out[k] = has_minimum(w.scaling) ? x + s.minimum[k / 16] : x;
   }
 }
 
-void decode_integer_row(const PackedMatrix& w, const uint8_t* tile, int lane, float* out) {
-  const uint8_t* next = tile;
+void decode_integer_row(const PackedMatrix& w, int64_t tile, int lane, float* out) {
+  const uint8_t* next = w.data + static_cast<size_t>(tile) * w.tile_bytes;
+  const uint8_t* lower = low_tile(w, tile);
   for (int64_t column = 0; column < w.columns; column += w.group) {
     const uint8_t* head = next;
     next += head_bytes(w.scaling);
     for (int64_t run = 0; run < w.group / kGroup; ++run) {
-      decode_run(w, run_scale(w, head, run, lane), next, lane, out + column + kGroup * run);
+      decode_run(w, run_scale(w, head, run, lane), {next, lower}, lane,
+                 out + column + kGroup * run);
       next += code_bytes(w.codes);
+      lower += low_bytes(w.codes);
     }
   }
 }
@@ -186,7 +206,7 @@ void decode_scaled_row(const uint8_t* tile, int64_t columns, int lane, float* ou
 void decode_row(const PackedMatrix& w, int64_t row, float* out) {
   const uint8_t* tile = w.data + static_cast<size_t>(row / kTileRows) * w.tile_bytes;
   const int lane = static_cast<int>(row % kTileRows);
-  if (!w.is_float()) return decode_integer_row(w, tile, lane, out);
+  if (!w.is_float()) return decode_integer_row(w, row / kTileRows, lane, out);
   if (w.codes == Codes::kF8E4m3) return decode_scaled_row(tile, w.columns, lane, out);
   for (int64_t c = 0; c < w.columns; ++c) out[c] = float_at(w.codes, tile, c * kTileRows + lane);
 }

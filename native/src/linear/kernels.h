@@ -39,11 +39,24 @@ FEWBIT_INLINE void add_bits(const uint8_t* plane, typename S::U8& low, typename 
   high = S::and_or(moved<S, kTo - V - 4>(bits), mask, high);
 }
 
+// Where the codes of a run are; those of kNested8 have their lower halves at `lower`.
+struct RunCodes {
+  const uint8_t* at;
+  const uint8_t* lower;
+};
+
 // Quads V and V + 4 of a run.
 template <class S, Codes C, int V>
-FEWBIT_INLINE void unpack_pair(const uint8_t* codes, typename S::U8& low, typename S::U8& high) {
+FEWBIT_INLINE void unpack_pair(const RunCodes& run, typename S::U8& low, typename S::U8& high) {
   using U8 = typename S::U8;
-  if constexpr (C == Codes::kBits8) {
+  const uint8_t* codes = run.at;
+  if constexpr (C == Codes::kNested8) {
+    const U8 upper = S::set1_u8(0xf0), nibble = S::set1_u8(0x0f);
+    const U8 above = S::load_u8(codes + kVector * V);
+    const U8 below = S::load_u8(run.lower + kVector * V);
+    low = S::and_or(S::template sll<4>(above), upper, S::and_u8(below, nibble));
+    high = S::and_or(above, upper, S::and_u8(S::template srl<4>(below), nibble));
+  } else if constexpr (C == Codes::kBits8) {
     low = S::load_u8(codes + kVector * V);
     high = S::load_u8(codes + kVector * (V + 4));
   } else if constexpr (C == Codes::kBits2 || C == Codes::kBits3) {
@@ -175,6 +188,7 @@ FEWBIT_INLINE void read_scales(RunScales<S, K>& run, const uint8_t* head) {
   } else {
     run.scale[0] = S::load_f16(head);
   }
+  if constexpr (K == Scaling::kHigh) run.scale[0] = S::mul(run.scale[0], S::set1(16.0f));
   if constexpr (K == Scaling::kMinimum) run.minimum[0] = S::load_f16(head + 32);
   if constexpr (K == Scaling::kAsymmetric) run.zero = S::load_u8_i32(head + 32);
 }
@@ -183,6 +197,7 @@ FEWBIT_INLINE void read_scales(RunScales<S, K>& run, const uint8_t* head) {
 template <class S, Codes C, Scaling K>
 struct Walker {
   const uint8_t* next;
+  const uint8_t* lower;
   uint8_t* unpacked;
   int64_t runs_in_group;
   int64_t left;
@@ -192,6 +207,7 @@ struct Walker {
   FEWBIT_INLINE Walker start(const PackedMatrix& w, int64_t tile, StepBuffer<K>& buffer) {
     Walker walker;
     walker.next = w.data + static_cast<size_t>(tile) * w.tile_bytes;
+    walker.lower = C == Codes::kNested8 ? low_tile(w, tile) : nullptr;
     walker.unpacked = buffer.steps;
     walker.runs_in_group = w.group / kGroup;
     walker.left = 0;
@@ -199,7 +215,7 @@ struct Walker {
   }
 
   // Reads the next run's scales and returns its codes.
-  FEWBIT_INLINE const uint8_t* step(Walker& walker) {
+  FEWBIT_INLINE RunCodes step(Walker& walker) {
     if (walker.left == 0) {
       if constexpr (steps_bytes(K) > 0) {
         GroupScales<S, K>::read(walker.group, walker.next, walker.unpacked);
@@ -213,12 +229,23 @@ struct Walker {
       walker.left = walker.runs_in_group;
     }
     if constexpr (steps_bytes(K) > 0) GroupScales<S, K>::step(walker.group, walker.scales);
-    const uint8_t* codes = walker.next;
+    const RunCodes codes{walker.next, walker.lower};
     walker.next += code_bytes(C);
+    if constexpr (C == Codes::kNested8) walker.lower += low_bytes(C);
     --walker.left;
     return codes;
   }
 };
+
+// Asks for what lies where V quarters of a run's codes are, some runs ahead.
+template <class S, Codes C>
+FEWBIT_INLINE void prefetch_codes(const RunCodes& codes, size_t begin, size_t end) {
+  constexpr size_t kLines = code_bytes(C) / kVector;
+  for (size_t line = kLines * begin / 4; line < kLines * end / 4; ++line) {
+    prefetch_weights<S>(codes.at + kVector * line);
+    if constexpr (C == Codes::kNested8) prefetch_weights<S>(codes.lower + kVector * line);
+  }
+}
 
 // --- one run -------------------------------------------------------------------------------------
 
@@ -267,6 +294,8 @@ FEWBIT_INLINE typename S::I32 start_dot(const RunInputs& in, const RunScales<S, 
   } else if constexpr (K == Scaling::kAsymmetric) {
     // |8 sum| <= 8 * 32 * 127 fits the signed low half; z has no high half.
     return S::template shift_right<3>(S::madd16(s.zero, S::set1(in.centre[r])));
+  } else if constexpr (K == Scaling::kHigh) {
+    return S::set1((241 * in.centre[r]) >> 8);  // 7.53125 is 241 / 32
   } else if constexpr (has_halves(K)) {
     return centred<S, C, 6>(in.centre16[2 * r + half]);
   } else {
@@ -311,12 +340,9 @@ FEWBIT_INLINE typename S::F32 add_part(typename S::F32 acc, typename S::I32 dot,
 // --- few rows: each weight is read and unpacked once for R rows ----------------------------------
 
 template <class S, Codes C, Scaling K, int R, int V>
-FEWBIT_INLINE void dot_pair(const uint8_t* codes, const int8_t* q, typename S::I32 (&first)[R],
+FEWBIT_INLINE void dot_pair(const RunCodes& codes, const int8_t* q, typename S::I32 (&first)[R],
                             typename S::I32 (&second)[R]) {
-  constexpr size_t kLines = code_bytes(C) / kVector;
-  for (size_t line = kLines * V / 4; line < kLines * (V + 1) / 4; ++line) {
-    prefetch_weights<S>(codes + kVector * line);
-  }
+  prefetch_codes<S, C>(codes, V, V + 1);
   typename S::U8 low, high;
   unpack_pair<S, C, V>(codes, low, high);
 #pragma GCC unroll 16
@@ -338,7 +364,7 @@ FEWBIT_INLINE void few_rows(const PackedMatrix& w, int64_t tile, RunInputs in,
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) acc[r] = S::zero_f32();
   for (int64_t run = w.columns / kGroup; run; --run) {
-    const uint8_t* codes = Walker<S, C, K>::step(walker);
+    const RunCodes codes = Walker<S, C, K>::step(walker);
     I32 first[R], own[R];
     I32(&second)[R] = kOneSum ? first : own;
 #pragma GCC unroll 16
@@ -414,7 +440,7 @@ constexpr bool is_common(Codes codes, Scaling scaling) {
   const bool common_codes =
       codes == Codes::kBits4 || codes == Codes::kBits5 || codes == Codes::kBits8;
   return (common_codes && scaling != Scaling::kAsymmetric) || codes == Codes::kIq4 ||
-         scaling == Scaling::kSigned16;
+         codes == Codes::kNested8 || scaling == Scaling::kSigned16;
 }
 
 template <class S, Codes C, Scaling K>

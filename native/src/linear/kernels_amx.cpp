@@ -1,9 +1,9 @@
 // AMX for many rows: tiles of 16 activation rows x 32 inputs (the run as it lies in Activations)
 // times 32 inputs x 16 outputs (a run's 8 quads, centred to signed bytes) give 16 x 16 exact dots;
 // the float chain then follows in AVX-512. The AVX-512 kernels, which compute the same bits, take
-// few rows, float weights, 8-bit asymmetric codes (u - z needs nine bits) and scales for 16 inputs
+// few rows, float weights, 8-bit asymmetric codes (u - z needs nine bits), scales for 16 inputs
 // (Q2_K, Q3_K, Q6_K: two products of 16 inputs a run cost twice the tile traffic; 0.75 of AVX-512's
-// speed, measured for Q6_K).
+// speed, measured for Q6_K) and kHigh, which drafts read a few rows at a time.
 #include <immintrin.h>
 
 #include <cstring>
@@ -73,7 +73,7 @@ __m512i zero_of(const RunScales<S, K>& scales) {
 }
 
 template <Codes C, int V>
-FEWBIT_INLINE void store_signed_pair(const uint8_t* codes, __m512i zero, int8_t (*out)[kVector]) {
+FEWBIT_INLINE void store_signed_pair(const RunCodes& codes, __m512i zero, int8_t (*out)[kVector]) {
   __m512i low, high;
   unpack_pair<S, C, V>(codes, low, high);
   S::store_u8(out[V], S::sub_u8(low, zero));
@@ -83,10 +83,8 @@ FEWBIT_INLINE void store_signed_pair(const uint8_t* codes, __m512i zero, int8_t 
 template <Codes C, Scaling K>
 void unpack_signed(Walker<S, C, K>& walker, int runs, SignedTile<K>& to) {
   for (int i = 0; i < runs; ++i) {
-    const uint8_t* codes = Walker<S, C, K>::step(walker);
-    for (size_t line = 0; line < code_bytes(C); line += kVector) {
-      prefetch_weights<S>(codes + line);
-    }
+    const RunCodes codes = Walker<S, C, K>::step(walker);
+    prefetch_codes<S, C>(codes, 0, 4);
     const __m512i zero = zero_of<C, K>(walker.scales);
     store_signed_pair<C, 0>(codes, zero, to.codes[i]);
     store_signed_pair<C, 1>(codes, zero, to.codes[i]);
@@ -266,20 +264,21 @@ class TileMultiplier {
   int fewer_rows_ = 1;
 };
 
-bool fits_tiles(const PackedMatrix& w) {
-  const bool nine_bits = w.codes == Codes::kBits8 && w.scaling == Scaling::kAsymmetric;
-  return !w.is_float() && !nine_bits && !has_halves(w.scaling);
+constexpr bool fits_tiles(Codes codes, Scaling scaling) {
+  const bool nine_bits = codes == Codes::kBits8 && scaling == Scaling::kAsymmetric;
+  return scaling != Scaling::kNone && scaling != Scaling::kHigh && !nine_bits &&
+         !has_halves(scaling);
 }
 
 void multiply_amx(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end, const Activations& a,
                   int64_t row_begin, int64_t row_end, const float* bias, float* out,
                   int64_t out_stride) {
-  if (!fits_tiles(w) || row_end - row_begin < kLeastRows) {
+  if (!fits_tiles(w.codes, w.scaling) || row_end - row_begin < kLeastRows) {
     return kAvx512Kernels.multiply(w, tile_begin, tile_end, a, row_begin, row_end, bias, out,
                                    out_stride);
   }
   with_integer_format(w, [&]<Codes C, Scaling K>() {
-    if constexpr (!has_halves(K) && !(C == Codes::kBits8 && K == Scaling::kAsymmetric)) {
+    if constexpr (fits_tiles(C, K)) {
       TileMultiplier<C, K> multiplier(w, a, bias, out, out_stride);
       for (int64_t tile = tile_begin; tile < tile_end; tile += kBlockTiles) {
         const int64_t left = tile_end - tile;

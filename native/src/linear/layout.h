@@ -17,6 +17,8 @@
 //   kSixBit16      16 d, 256 steps of 6 bits                    32 + 192
 //   kSixBit32      16 d, 128 steps of 6 bits                    32 + 96
 //
+// kHigh has the head of kSymmetric.
+//
 // So every byte of the source is here once and nothing else is, and the code vectors of Q2_K, Q4_K,
 // Q5_K and IQ4_XS lie on 64-byte lines (1344, 2304, 2816 and 2176 bytes a group).
 //
@@ -44,6 +46,9 @@
 //   6 bits   nibbles, then pairs: the upper two    7 bits   those of 6 bits, then bits: the seventh
 //   8 bits   8 vectors, quad after quad; signed codes are stored with 128 added
 //   kIq4, kE2m1   nibbles
+//   kNested8      nibbles: the upper four of the 8 bits. The lower four are nibbles too, run after
+//                 run without heads, and lie behind all tiles, tile after tile. So a matrix of
+//                 4 bits (kBits4, kHigh) is at the start of one of kNested8, in one stream.
 //
 // Float weights: for each input 16 values, one a row, in the stored type; before them, where codes
 // are kF8E4m3, the 16 scales (float32).
@@ -72,6 +77,7 @@ constexpr size_t code_bytes(Codes codes) {  // of a run; of one input for float 
     case Codes::kBits3:
       return 3 * kVector;
     case Codes::kBits4:
+    case Codes::kNested8:
     case Codes::kIq4:
     case Codes::kE2m1:
       return 4 * kVector;
@@ -91,6 +97,9 @@ constexpr size_t code_bytes(Codes codes) {  // of a run; of one input for float 
       return 32;
   }
 }
+
+// What lies of a run behind all tiles.
+constexpr size_t low_bytes(Codes codes) { return codes == Codes::kNested8 ? 4 * kVector : 0; }
 
 // What stands before the first input of a tile of float weights.
 constexpr size_t float_head_bytes(Codes codes) {
@@ -124,6 +133,7 @@ constexpr size_t head_bytes(Scaling scaling) {
     case Scaling::kExponent:
       return 16;
     case Scaling::kSymmetric:
+    case Scaling::kHigh:
       return 32;
     case Scaling::kAsymmetric:
       return 48;
@@ -143,6 +153,18 @@ constexpr size_t tile_bytes(Codes codes, Scaling scaling, int64_t columns, int64
     return float_head_bytes(codes) + static_cast<size_t>(columns) * code_bytes(codes);
   }
   return static_cast<size_t>(columns / group) * group_bytes(codes, scaling, group);
+}
+
+// The lower halves of a tile of kNested8, and all bytes of a matrix.
+inline const uint8_t* low_tile(const PackedMatrix& w, int64_t tile) {
+  const auto runs = static_cast<size_t>(w.columns / kGroup);
+  return w.data + static_cast<size_t>(w.tiles()) * w.tile_bytes +
+         static_cast<size_t>(tile) * runs * low_bytes(w.codes);
+}
+
+inline size_t matrix_bytes(const PackedMatrix& w) {
+  const auto runs = static_cast<size_t>(w.columns / kGroup);
+  return static_cast<size_t>(w.tiles()) * (w.tile_bytes + runs * low_bytes(w.codes));
 }
 
 // Bits of the unsigned number that a code is multiplied as.

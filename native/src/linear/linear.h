@@ -20,8 +20,9 @@ enum class Codes : uint8_t {
   kBits6,
   kBits7,
   kBits8,
-  kIq4,   // 4 bits that stand for one of 16 unevenly spaced values (IQ4_NL, IQ4_XS)
-  kE2m1,  // 4 bits that stand for twice a float of 4 bits (MXFP4)
+  kNested8,  // 8 bits, their upper and lower four apart
+  kIq4,      // 4 bits that stand for one of 16 unevenly spaced values (IQ4_NL, IQ4_XS)
+  kE2m1,     // 4 bits that stand for twice a float of 4 bits (MXFP4)
   kF32,
   kF16,
   kBf16,
@@ -42,6 +43,7 @@ enum class Scaling : uint8_t {
   kSigned16,    // (d sc) (u - c), d per 256, sc int8 per 16 (Q6_K)
   kSixBit16,    // (d (sc - 32)) (u - c), d per 256, sc 6 bits per 16 (Q3_K)
   kSixBit32,    // the same, sc per 32 (IQ4_XS)
+  kHigh,        // 16 s (u - 7.53125): the upper half of a code of kNested8 and half a step
 };
 
 // A weight matrix [rows, columns], cut into tiles of 16 rows. A tile holds its groups of inputs in
@@ -54,7 +56,7 @@ struct PackedMatrix {
   int64_t columns;
   int64_t group;  // inputs that share a weight scale: a multiple of 32, or `columns`
   size_t tile_bytes;
-  const uint8_t* data;  // 64-byte aligned; tiles() * tile_bytes
+  const uint8_t* data;  // 64-byte aligned; tiles() * tile_bytes, then the lower halves of kNested8
 
   int64_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   bool is_float() const { return scaling == Scaling::kNone; }
@@ -126,11 +128,12 @@ struct LinearKernels {
   //   kTwoLevel)
   // then + bias[o] (+ 0 where bias is null), for the outputs of tiles [tile_begin, tile_end) and
   // activation rows [row_begin, row_end). `dot` is the exact integer sum of (u - z) q or (u - c) q,
-  // of u q with minima. Where scales belong to 16 inputs, a run takes the step or steps twice: for
-  // its first half, then for its second, `weighted` being round(sum of q of the half * scale_a).
-  // Float weights: acc = fma(w, x, acc) over ascending inputs; kF8E4m3 then acc = acc * scale.
-  // Outputs beyond the matrix's rows are not written. For many rows, give a thread all the rows and
-  // a range of tiles: a tile is unpacked once a call.
+  // of u q with minima; for kHigh that of u q plus floor(-7.53125 sum of q). Where scales belong to
+  // 16 inputs, a run takes the step or steps twice: for its first half, then for its second,
+  // `weighted` being round(sum of q of the half * scale_a). Float weights: acc = fma(w, x, acc)
+  // over ascending inputs; kF8E4m3 then acc = acc * scale. Outputs beyond the matrix's rows are not
+  // written. For many rows, give a thread all the rows and a range of tiles: a tile is unpacked
+  // once a call.
   void (*multiply)(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
                    const Activations& a, int64_t row_begin, int64_t row_end, const float* bias,
                    float* out, int64_t out_stride);

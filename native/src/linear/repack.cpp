@@ -39,7 +39,12 @@ Codes affine_codes(int bits) {
   }
 }
 
-Target target_of(Source source, int bits, bool asymmetric) {
+bool has_nested_form(Source source, int bits, bool asymmetric) {
+  return source == Source::kQ8_0 || (source == Source::kAffine && bits == 8 && !asymmetric);
+}
+
+Target target_of(Source source, int bits, bool asymmetric, PackedAs form) {
+  if (form == PackedAs::kNested) return {Codes::kNested8, Scaling::kSymmetric};
   switch (source) {
     case Source::kAffine:
       return {affine_codes(bits), asymmetric ? Scaling::kAsymmetric : Scaling::kSymmetric};
@@ -247,9 +252,19 @@ void put_bits(const RunWords& c, int from, int lane, uint8_t* out) {
   put_u32(out, 0, lane, low_half(all) | (high_half(all) << 1));
 }
 
+RunWords upper_halves(const RunWords& c) {
+  RunWords upper;
+  for (int i = 0; i < 4; ++i) upper.word[i] = c.word[i] >> 4;
+  return upper;
+}
+
+// `lower` is where the lower halves of kNested8 go.
 template <Codes kCodes>
-void put_codes(const RunWords& c, int lane, uint8_t* out) {
-  if constexpr (kCodes == Codes::kBits8) {
+void put_codes(const RunWords& c, int lane, uint8_t* out, uint8_t* lower) {
+  if constexpr (kCodes == Codes::kNested8) {
+    put_nibbles(upper_halves(c), lane, out);
+    put_nibbles(c, lane, lower);
+  } else if constexpr (kCodes == Codes::kBits8) {
     for (int j = 0; j < kQuads; ++j) {
       put_u32(out, j, lane, j % 2 ? high_half(c.word[j / 2]) : low_half(c.word[j / 2]));
     }
@@ -268,9 +283,11 @@ void put_codes(const RunWords& c, int lane, uint8_t* out) {
 // --- tiles ---------------------------------------------------------------------------------------
 
 // Rows beyond the matrix are zero; a zero exponent would be a subnormal scale, which is slow.
-void clear_tile(const Target& t, const StoredMatrix& m, int64_t group, uint8_t* out) {
+void clear_tile(const Target& t, const StoredMatrix& m, int64_t group, uint8_t* out,
+                uint8_t* lower) {
   const size_t bytes = tile_bytes(t.codes, t.scaling, m.columns, group);
   std::memset(out, 0, bytes);
+  std::memset(lower, 0, static_cast<size_t>(m.columns / kGroup) * low_bytes(t.codes));
   if (t.scaling != Scaling::kExponent) return;
   for (size_t at = 0; at < bytes; at += group_bytes(t.codes, t.scaling, group)) {
     std::memset(out + at, 128, kTileRows);
@@ -278,16 +295,18 @@ void clear_tile(const Target& t, const StoredMatrix& m, int64_t group, uint8_t* 
 }
 
 template <Source kSource, Codes kCodes>
-void pack_integer_tile(const TileRows& rows, const Target& t, int64_t group, uint8_t* out) {
+void pack_integer_tile(const TileRows& rows, const Target& t, int64_t group, uint8_t* out,
+                       uint8_t* lower) {
   const int64_t runs = group / kGroup;
   for (int64_t g = 0; g < rows.m.columns / group; ++g) {
     write_head<kSource>(rows, t, g, out);
     out += head_bytes(t.scaling);
     for (int64_t run = g * runs; run < (g + 1) * runs; ++run) {
       for (int r = 0; r < rows.lanes; ++r) {
-        put_codes<kCodes>(codes_of_run<kSource, kCodes>(rows.row(r), run), r, out);
+        put_codes<kCodes>(codes_of_run<kSource, kCodes>(rows.row(r), run), r, out, lower);
       }
       out += code_bytes(kCodes);
+      lower += low_bytes(kCodes);
     }
   }
 }
@@ -351,10 +370,11 @@ void put_row_scales(const TileRows& rows, uint8_t* out) {
   }
 }
 
-void pack_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile, uint8_t* out) {
+void pack_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t tile, uint8_t* out,
+               uint8_t* lower) {
   const int64_t first = tile * kTileRows;
   const TileRows rows{m, first, static_cast<int>(std::min<int64_t>(kTileRows, m.rows - first))};
-  if (rows.lanes < kTileRows) clear_tile(t, m, group, out);
+  if (rows.lanes < kTileRows) clear_tile(t, m, group, out, lower);
   if (t.codes == Codes::kF32) return pack_float_tile<4>(rows, out);
   if (t.codes == Codes::kF8E4m3) {
     put_row_scales(rows, out);
@@ -362,7 +382,12 @@ void pack_tile(const StoredMatrix& m, const Target& t, int64_t group, int64_t ti
   }
   if (t.scaling == Scaling::kNone) return pack_float_tile<2>(rows, out);
   with_source(m, [&]<Source kSource, Codes kCodes>() {
-    pack_integer_tile<kSource, kCodes>(rows, t, group, out);
+    if constexpr (kCodes == Codes::kBits8) {
+      if (t.codes == Codes::kNested8) {
+        return pack_integer_tile<kSource, Codes::kNested8>(rows, t, group, out, lower);
+      }
+    }
+    pack_integer_tile<kSource, kCodes>(rows, t, group, out, lower);
   });
 }
 
@@ -383,15 +408,18 @@ void check(const PackedMatrix& m, Source source, int bits) {
 }  // namespace
 
 size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
-                    bool asymmetric) {
-  const Target t = target_of(source, bits, asymmetric);
-  const auto tiles = static_cast<size_t>((rows + kTileRows - 1) / kTileRows);
-  return tiles * tile_bytes(t.codes, t.scaling, columns, group_of(source, group));
+                    bool asymmetric, PackedAs form) {
+  const Target t = target_of(source, bits, asymmetric, form);
+  const int64_t own_group = group_of(source, group);
+  return matrix_bytes({t.codes, t.scaling, rows, columns, own_group,
+                       tile_bytes(t.codes, t.scaling, columns, own_group), nullptr});
 }
 
 PackedMatrix packed_shape(Source source, int64_t rows, int64_t columns, int bits,
-                          int64_t affine_group, bool asymmetric) {
-  const Target t = target_of(source, bits, asymmetric);
+                          int64_t affine_group, bool asymmetric, PackedAs form) {
+  require(form == PackedAs::kPlain || has_nested_form(source, bits, asymmetric),
+          "only symmetric codes of 8 bits can be packed as two halves");
+  const Target t = target_of(source, bits, asymmetric, form);
   const int64_t group = group_of(source, affine_group);
   PackedMatrix matrix{t.codes, t.scaling, rows, columns, group, 0, nullptr};
   check(matrix, source, bits);
@@ -399,19 +427,29 @@ PackedMatrix packed_shape(Source source, int64_t rows, int64_t columns, int bits
   return matrix;
 }
 
-OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads) {
+OwnedMatrix repack(const StoredMatrix& stored, PackedAs form, PackedArena& arena, int threads) {
   const PackedMatrix matrix = packed_shape(stored.source, stored.rows, stored.columns, stored.bits,
-                                           stored.group, stored.zeros != nullptr);
+                                           stored.group, stored.zeros != nullptr, form);
   const Target t{matrix.codes, matrix.scaling};
   const int64_t group = matrix.group;
-  OwnedMatrix owned{arena.take(static_cast<size_t>(matrix.tiles()) * matrix.tile_bytes), matrix};
+  OwnedMatrix owned{arena.take(matrix_bytes(matrix)), matrix};
   owned.matrix.data = owned.memory.get();
 
+  uint8_t* bytes = owned.memory.get();
   spread(matrix.tiles(), threads, [&](int64_t tile) {
-    pack_tile(stored, t, group, tile,
-              owned.memory.get() + static_cast<size_t>(tile) * matrix.tile_bytes);
+    pack_tile(stored, t, group, tile, bytes + static_cast<size_t>(tile) * matrix.tile_bytes,
+              bytes + (low_tile(owned.matrix, tile) - owned.matrix.data));
   });
   return owned;
+}
+
+OwnedMatrix upper_half(const OwnedMatrix& nested, int64_t rows) {
+  const PackedMatrix& from = nested.matrix;
+  require(from.codes == Codes::kNested8, "the matrix is not packed as two halves");
+  require(rows > 0 && rows <= from.rows, "more rows are asked for than the matrix has");
+  return {
+      nested.memory,
+      {Codes::kBits4, Scaling::kHigh, rows, from.columns, from.group, from.tile_bytes, from.data}};
 }
 
 }  // namespace fewbit

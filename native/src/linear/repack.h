@@ -31,6 +31,9 @@ enum class Source : uint8_t {
   kFp8E4m3,  // float32 scales
 };
 
+// How symmetric codes of 8 bits are packed: as they are, or as kNested8.
+enum class PackedAs : uint8_t { kPlain, kNested };
+
 // Inputs and bytes of a stored block; affine codes have none (0 bytes).
 constexpr int64_t block_size(Source source) {
   switch (source) {
@@ -114,15 +117,19 @@ struct OwnedMatrix {
 
 // Bytes of the packed form of a matrix; `bits`, `group` and `asymmetric` are read for kAffine only.
 size_t packed_bytes(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
-                    bool asymmetric);
+                    bool asymmetric, PackedAs form);
 
 // The packed form of a matrix without its bytes: `data` is null. Throws std::invalid_argument for a
 // shape that cannot be packed.
 PackedMatrix packed_shape(Source source, int64_t rows, int64_t columns, int bits, int64_t group,
-                          bool asymmetric);
+                          bool asymmetric, PackedAs form);
 
 // Packs into memory of `arena`, on `threads` threads; every code and scale keeps its value. Throws
 // std::invalid_argument for a shape that cannot be packed.
-OwnedMatrix repack(const StoredMatrix& stored, PackedArena& arena, int threads);
+OwnedMatrix repack(const StoredMatrix& stored, PackedAs form, PackedArena& arena, int threads);
+
+// The first rows of the matrix of 4 bits (kHigh) that a matrix of kNested8 begins with; the memory
+// is shared. Throws std::invalid_argument for another matrix, or more rows than it has.
+OwnedMatrix upper_half(const OwnedMatrix& nested, int64_t rows);
 
 }  // namespace fewbit

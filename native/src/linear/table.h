@@ -36,6 +36,8 @@ FEWBIT_INLINE bool with_integer_format(const PackedMatrix& w, F&& f) {
          if_affine<Codes::kBits3>(w, f) || if_affine<Codes::kBits7>(w, f) ||
          if_format<Codes::kBits2, Scaling::kTwoLevel16>(w, f) ||
          if_format<Codes::kBits3, Scaling::kSixBit16>(w, f) ||
+         if_format<Codes::kNested8, Scaling::kSymmetric>(w, f) ||
+         if_format<Codes::kBits4, Scaling::kHigh>(w, f) ||
          if_format<Codes::kIq4, Scaling::kSymmetric>(w, f) ||
          if_format<Codes::kIq4, Scaling::kSixBit32>(w, f) ||
          if_format<Codes::kE2m1, Scaling::kExponent>(w, f);

@@ -57,8 +57,8 @@ inline constexpr int32_t kCentre16OfOne[2] = {-32, -32};
 inline constexpr RunInputs kOneInput{nullptr, nullptr, nullptr, kCentreOfOne, kCentre16OfOne, 0};
 
 template <class S, Codes C, int V>
-FEWBIT_INLINE void unpack_quads(const uint8_t* codes, typename S::I32 first, typename S::I32 second,
-                                float (*out)[kLanes]) {
+FEWBIT_INLINE void unpack_quads(const RunCodes& codes, typename S::I32 first,
+                                typename S::I32 second, float (*out)[kLanes]) {
   typename S::U8 low, high;
   unpack_pair<S, C, V>(codes, low, high);
 #pragma GCC unroll 4
@@ -72,10 +72,8 @@ FEWBIT_INLINE void unpack_quads(const uint8_t* codes, typename S::I32 first, typ
 template <class S, Codes C, Scaling K>
 void unpack_floats(Walker<S, C, K>& walker, int runs, FloatTile& to) {
   for (int i = 0; i < runs; ++i) {
-    const uint8_t* codes = Walker<S, C, K>::step(walker);
-    for (size_t line = 0; line < code_bytes(C); line += kVector) {
-      prefetch_weights<S>(codes + line);
-    }
+    const RunCodes codes = Walker<S, C, K>::step(walker);
+    prefetch_codes<S, C>(codes, 0, 4);
     const typename S::I32 first = start_dot<S, C, K>(kOneInput, walker.scales, 0, 0);
     const typename S::I32 second = start_dot<S, C, K>(kOneInput, walker.scales, 0, 1);
     unpack_quads<S, C, 0>(codes, first, second, to.weights[i]);

@@ -11,12 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from fewbit._native import available_isas
 from fewbit.errors import KernelError
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
 from fewbit.records.kernels import Activations, KernelRecord, RejectedKernel
-from fewbit.runtime.pack import PackedForm, Weights, obstacle, packed_form, size_of
+from fewbit.runtime.pack import (
+    Layout,
+    PackedForm,
+    Weights,
+    obstacle,
+    packed_form,
+    size_of,
+    upper_weights,
+)
 
 ISAS = ("amx", "avx512vnni", "avx2", "neon", "portable")
 """Instruction sets, best first. `amx` is AVX-512 VNNI with AMX tiles for many rows."""
@@ -99,6 +109,8 @@ class Demand:
     kernel decides for the layers that it binds."""
     input_scale: float | None = None
     """The calibrated scale of the layer's input; None where the model has none."""
+    layout: Layout = Layout.PLAIN
+    """How codes of 8 bits are to lie."""
 
 
 ANY = Demand()
@@ -168,7 +180,7 @@ def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecor
     reason = obstacle(tensor)
     if reason is not None:
         raise KernelError(f"No kernel can run {slot} ({tensor.spec.name}): {reason}.")
-    form = packed_form(tensor)
+    form = packed_form(tensor, wanted.layout)
     candidates = tuple(_candidates(form, wanted))
     taken = next((c for c in candidates if c.refusal is None), None)
     if taken is None:
@@ -183,6 +195,28 @@ def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecor
         input_scale=wanted.input_scale if taken.family.rounding == _STATIC else None,
         note=form.note,
         rejected=tuple(_rejected(candidates, taken)),
+    )
+
+
+def upper_record(record: KernelRecord, isa: str) -> KernelRecord:
+    """Return the record of a draft that reads the upper half of a nested matrix.
+
+    Its inputs are rounded as the target's are, but to int8 per 32 inputs where the target takes
+    bf16: a draft is there to be fast.
+
+    Args:
+        record: of the nested matrix.
+        isa: of the executor that both run on.
+    """
+    weights = record.kernel.partition("/")[0]
+    found = next((f for f in FAMILIES[:3] if f.rounding == record.activations), FAMILIES[0])
+    end = next(end for end, isas in found.isas.items() if isa in isas and end != _TILES)
+    return msgspec.structs.replace(
+        record,
+        kernel=f"{upper_weights(weights)}/{found.activations}/{end}",
+        activations=found.rounding,
+        input_scale=record.input_scale if found.rounding == _STATIC else None,
+        rejected=(),
     )
 
 

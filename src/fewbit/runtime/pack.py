@@ -14,11 +14,14 @@ What each format becomes (the bytes are described in native/src/linear/layout.h)
     fp8_e4m3                   f8e4m3                  a float32 scale for each row
     tq1_0 .. q2_0, nvfp4       f16                     dequantized, every value exact
     iq1_s .. iq3_s             f32                     the same
+
+`Layout.NESTED` makes of w8.sym a w8.nest: the upper and the lower four bits of its codes lie apart,
+so that a draft can read the upper ones alone (`upper_half`, weights w4.high).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -49,6 +52,9 @@ _BLOCK_WEIGHTS = {
     "mxfp4": "w4.mx.g32",
 }
 _FLOATS = ("f32", "f16", "bf16")
+_EIGHT_BITS = "w8.sym."
+_NESTED = "w8.nest."
+_UPPER = "w4.high."
 _FP8 = "fp8_e4m3"
 _PIECE = 1 << 20
 """Elements dequantized at once."""
@@ -59,6 +65,14 @@ class Weights(Enum):
 
     INTEGER = "integer"
     FLOAT = "float"
+
+
+class Layout(Enum):
+    """How codes of 8 bits lie once packed; the native packer's name."""
+
+    PLAIN = "plain"
+    NESTED = "nested"
+    """Upper and lower four bits apart."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class PackedForm:
     asymmetric: bool = False
     note: str = ""
     """In words, where codes are not run as they are stored."""
+    layout: Layout = Layout.PLAIN
 
     @property
     def kind(self) -> Weights:
@@ -83,8 +98,8 @@ class PackedForm:
         return Weights.FLOAT if self.source in (*_FLOATS, _FP8) else Weights.INTEGER
 
 
-def packed_form(tensor: QuantTensor) -> PackedForm:
-    """Return the form that `pack` gives a tensor.
+def packed_form(tensor: QuantTensor, layout: Layout = Layout.PLAIN) -> PackedForm:
+    """Return the form that `pack` gives a tensor; symmetric codes of 8 bits alone can be nested.
 
     Raises:
         KernelError: no kernel reads the format; the message says why and what would be read.
@@ -92,6 +107,36 @@ def packed_form(tensor: QuantTensor) -> PackedForm:
     reason = obstacle(tensor)
     if reason is not None:
         raise KernelError(f"A tensor of format {tensor.spec.name} cannot be packed: {reason}.")
+    form = _plain_form(tensor)
+    if layout is Layout.NESTED and form.weights.startswith(_EIGHT_BITS):
+        weights = form.weights.replace(_EIGHT_BITS, _NESTED, 1)
+        return replace(form, weights=weights, layout=layout)
+    return form
+
+
+def layout_of(kernel: str) -> Layout:
+    """Return the layout of the weights that a kernel reads, by its id."""
+    return Layout.NESTED if kernel.startswith(_NESTED) else Layout.PLAIN
+
+
+def upper_half(packed: PackedMatrix, rows: int | None = None) -> PackedMatrix:
+    """Return the upper four bits of the first rows of a nested matrix, in the same memory.
+
+    A code c is read as 16 (floor(c / 16) + 15/32): the middle of those it may be, -128 to 127.
+
+    Args:
+        packed: a matrix packed as `Layout.NESTED`.
+        rows: None for all.
+    """
+    return packed.upper_half(packed.rows if rows is None else rows)
+
+
+def upper_weights(weights: str) -> str:
+    """Return the weights' part of a kernel id for the upper half of nested weights."""
+    return weights.replace(_NESTED, _UPPER, 1)
+
+
+def _plain_form(tensor: QuantTensor) -> PackedForm:
     if isinstance(tensor.spec, QuantSpec):
         return _affine_form(tensor.spec, tensor.shape[1])
     if isinstance(tensor.spec, Fp8Spec):
@@ -119,24 +164,37 @@ def obstacle(tensor: QuantTensor) -> str | None:
     return None
 
 
-def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None) -> PackedMatrix:
+def pack(
+    tensor: QuantTensor,
+    threads: int = 1,
+    arena: PackedArena | None = None,
+    layout: Layout = Layout.PLAIN,
+) -> PackedMatrix:
     """Pack a tensor into tiles; every weight keeps its exact value.
 
     Args:
         tensor: [outputs, inputs], in a format for which `obstacle` is None.
         threads: how many threads work at it.
         arena: where the tiles go, beside those of other matrices; None for memory of their own.
+        layout: as in `packed_form`.
 
     Raises:
         KernelError: no kernel reads the format.
         NumericalError: an FP8 code is NaN.
     """
-    form = packed_form(tensor)
+    form = packed_form(tensor, layout)
     if form.source == _FP8:
         return _pack_fp8(tensor, threads, arena)
     if form.source != "affine":
         codes = _dequantized(tensor, form.source) if form.note else tensor.codes
-        return PackedMatrix(form.source, tensor.shape[1], codes, arena=arena, threads=threads)
+        return PackedMatrix(
+            form.source,
+            tensor.shape[1],
+            codes,
+            arena=arena,
+            threads=threads,
+            form=form.layout.value,
+        )
     assert tensor.scales is not None
     scales = np.ascontiguousarray(tensor.scales, np.float16).view(np.uint16)
     zeros = None if tensor.zeros is None else np.ascontiguousarray(tensor.zeros)
@@ -150,6 +208,7 @@ def pack(tensor: QuantTensor, threads: int = 1, arena: PackedArena | None = None
         zeros=zeros,
         arena=arena,
         threads=threads,
+        form=form.layout.value,
     )
 
 
@@ -179,7 +238,9 @@ def _pack_fp8(tensor: QuantTensor, threads: int, arena: PackedArena | None) -> P
 
 def size_of(form: PackedForm, shape: tuple[int, int]) -> int:
     """Return the bytes of a packed matrix [rows, columns]: whole tiles of 16 rows."""
-    return packed_bytes(form.source, *shape, form.bits, form.group, form.asymmetric)
+    return packed_bytes(
+        form.source, *shape, form.bits, form.group, form.asymmetric, form.layout.value
+    )
 
 
 def _affine_form(spec: QuantSpec, columns: int) -> PackedForm:
