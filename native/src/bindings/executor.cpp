@@ -279,7 +279,7 @@ void bind_executor(nb::module_& module) {
       .def(nb::new_(&make_pool), arg("threads"))
       .def_prop_ro("size", &ThreadPool::size);
   bind_program(module);
-  nb::class_<Executor>(module, "Executor", "Runs steps of one Program over its own KV store.")
+  nb::class_<Executor>(module, "Executor", "Runs steps of one Program over a KV store.")
       .def(
           "__init__",
           [](Executor* executor, const Program& program, int64_t pages,
@@ -288,6 +288,7 @@ void bind_executor(nb::module_& module) {
             new (executor) Executor(program, pages, std::move(pool), isa_named(isa));
           },
           arg("program"), arg("pages"), arg("pool"), arg("isa"))
+      .def(nb::init<const Program&, const Executor&>(), arg("program"), arg("beside"))
       .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"))
       .def("run", &run_segment, arg("tokens"), arg("spans"), arg("wanted"), arg("given"),
            arg("results"))

@@ -13,6 +13,9 @@ namespace {
 // workspace stays near the caches.
 constexpr int64_t kChunkRows = 256;
 
+// The same beside another executor, which has read the prompts.
+constexpr int64_t kFewRows = 64;
+
 int64_t widest_head(const Program& program) {
   int64_t widest = 0;
   for (const Op& op : program.ops) {
@@ -25,11 +28,23 @@ int64_t widest_head(const Program& program) {
 }  // namespace
 
 Executor::Executor(Program program, int64_t pages, std::shared_ptr<ThreadPool> pool, Isa isa)
+    : Executor(std::move(program), kChunkRows, nullptr, std::move(pool), isa) {
+  store_ = std::make_shared<KvStore>(program_, pages);
+}
+
+Executor::Executor(Program program, const Executor& other)
+    : Executor(std::move(program), kFewRows, other.store_, other.pool_, other.isa_) {
+  store_->require_fit(program_);
+}
+
+Executor::Executor(Program program, int64_t chunk_rows, std::shared_ptr<KvStore> store,
+                   std::shared_ptr<ThreadPool> pool, Isa isa)
     : program_(std::move(program)),
-      plan_(make_plan(program_, kChunkRows)),
-      store_(program_, pages),
+      plan_(make_plan(program_, chunk_rows)),
+      store_(std::move(store)),
       pool_(std::move(pool)),
       walk_(*pool_),
+      isa_(isa),
       linear_(linear_kernels(isa)),
       weight_only_(weight_only_kernels(isa)),
       ops_(op_kernels(isa)),
@@ -92,8 +107,8 @@ void Executor::grow(const StepInput& step) {
 }
 
 Rows Executor::step(const StepInput& step) {
-  std::lock_guard<std::mutex> turn(turn_);
-  check_step(step, program_, store_.pages());
+  std::lock_guard<std::mutex> turn(store_->turn());
+  check_step(step, program_, store_->pages());
   check_bound(step);
   grow(step);
   StepRun run(*this, step);
@@ -102,7 +117,7 @@ Rows Executor::step(const StepInput& step) {
 }
 
 Rows Executor::tap(int buffer) const {
-  std::lock_guard<std::mutex> turn(turn_);
+  std::lock_guard<std::mutex> turn(store_->turn());
   return rows_of(buffer);
 }
 

@@ -1,9 +1,8 @@
-// Runs steps of one Program over its own KV store.
+// Runs steps of one Program over a KV store, its own or that of the executor it was made beside.
 #pragma once
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "executor/cut.h"
@@ -29,6 +28,9 @@ class Executor {
  public:
   // Throws std::invalid_argument where the program cannot run.
   Executor(Program program, int64_t pages, std::shared_ptr<ThreadPool> pool, Isa isa);
+  // Shares store, threads and instruction set with `other`, and is made for steps of a few rows. A
+  // step of either takes its turn, and reads what the other wrote.
+  Executor(Program program, const Executor& other);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -41,13 +43,16 @@ class Executor {
   Rows tap(int buffer) const;
 
   const Program& program() const { return program_; }
-  int64_t pages() const { return store_.pages(); }
-  size_t store_bytes() const { return store_.bytes(); }
-  const KvStore& store() const { return store_; }
+  int64_t pages() const { return store_->pages(); }
+  size_t store_bytes() const { return store_->bytes(); }
+  const KvStore& store() const { return *store_; }
   size_t workspace_bytes() const { return workspace_.size(); }
 
  private:
   friend class StepRun;
+
+  Executor(Program program, int64_t chunk_rows, std::shared_ptr<KvStore> store,
+           std::shared_ptr<ThreadPool> pool, Isa isa);
 
   // Cuts for the numbers of rows met last: full chunks, and the rest.
   struct Cuts {
@@ -61,9 +66,10 @@ class Executor {
 
   Program program_;
   Plan plan_;
-  KvStore store_;
+  std::shared_ptr<KvStore> store_;
   std::shared_ptr<ThreadPool> pool_;
   StageWalk walk_;
+  Isa isa_;
   const LinearKernels& linear_;
   const WeightOnlyKernels& weight_only_;
   const OpKernels& ops_;
@@ -75,7 +81,6 @@ class Executor {
   Bytes partials_;                    // blocks of a row's attention that several units computed
   std::array<std::array<Cuts, 2>, 2> cuts_;
   std::array<int64_t, 2> step_rows_{};  // by domain, of the last step
-  mutable std::mutex turn_;
 };
 
 }  // namespace fewbit

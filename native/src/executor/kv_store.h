@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "executor/memory.h"
@@ -14,6 +15,13 @@ namespace fewbit {
 class KvStore {
  public:
   KvStore(const Program& program, int64_t pages);
+
+  // Throws std::invalid_argument where a program keeps its keys and values otherwise than the one
+  // that the store was made for.
+  void require_fit(const Program& program) const;
+
+  // Held during a step, by any executor over this store.
+  std::mutex& turn() { return turn_; }
 
   int64_t pages() const { return pages_; }
   size_t bytes() const { return bytes_.size(); }
@@ -33,12 +41,16 @@ class KvStore {
     size_t offset = 0;
     size_t head_stride = 0;
     size_t values_offset = 0;
+    int64_t kv_heads = 0;
+    int64_t head_dim = 0;
   };
 
   int64_t pages_;
   size_t page_stride_ = 0;
+  CacheType type_;
   std::vector<Layer> layers_;
   Bytes bytes_;
+  std::mutex turn_;
 };
 
 }  // namespace fewbit

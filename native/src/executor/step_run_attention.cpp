@@ -27,7 +27,7 @@ void StepRun::reserve_partials() {
 
 uint8_t* StepRun::page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const {
   const int32_t page = step_.spans[span_of_[row]].pages[position_of(row) / kPage];
-  return executor_.store_.head(attention.layer, page, kv_head);
+  return executor_.store_->head(attention.layer, page, kv_head);
 }
 
 void StepRun::run(const StoreKeysStep& step, const Task& task) {
@@ -42,7 +42,7 @@ void StepRun::run(const StoreKeysStep& step, const Task& task) {
 void StepRun::run(const StoreValuesStep& step, const Task& task) {
   const View x = view(step.x, task);
   const AttentionOp& attention = *step.attention;
-  const size_t offset = executor_.store_.values_offset(attention.layer);
+  const size_t offset = executor_.store_->values_offset(attention.layer);
   for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
     stored_.store_value(x.at(row, column), attention.head_dim, position_of(row) % kPage,
                         page_of(attention, row, column / attention.head_dim) + offset);
@@ -104,7 +104,7 @@ void StepRun::attend_rows(const AttentionOp& attention, const Task& task, int64_
   const int64_t group = attention.heads / attention.kv_heads;
   const int64_t heads_at_once = std::min(group, kMaxQueries);
   const int64_t rows_at_once = kMaxQueries / heads_at_once;
-  const KvStore& store = executor_.store_;
+  const KvStore& store = *executor_.store_;
   for (int64_t row = row_begin; row < row_end; row += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, row_end - row);
     const Blocks all{blocks_of(attention, row).begin, blocks_of(attention, row + rows - 1).end};

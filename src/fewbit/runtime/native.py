@@ -38,7 +38,7 @@ from fewbit.program import (
 )
 from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.executor import Binding
-from fewbit.runtime.pack import pack
+from fewbit.runtime.pack import layout_of, pack
 from fewbit.runtime.step import PAGE, StepInput
 
 _INT32 = np.dtype(np.int32)
@@ -90,18 +90,11 @@ class NativeExecutor:
         """
         if pages < 1:
             raise UsageError(f"pages is {pages}; the KV store needs at least one page.")
-        self._isa = choose_isa(isa)
+        isa = choose_isa(isa)
         pool = threads if isinstance(threads, ThreadPool) else thread_pool(threads)
+        writer = _written(binding, pool.size, taps)
         try:
-            writer = ProgramWriter(binding, _outputs(binding.program, taps), pool.size)
-            writer.program.logits = writer.buffers[binding.program.logits]
-        except MemoryError as error:
-            raise UsageError(
-                "There is no memory for the model's weights; quantize the model to fewer bits, or "
-                "free memory."
-            ) from error
-        try:
-            self._native = _native.Executor(writer.program, pages, pool, self._isa)
+            native = _native.Executor(writer.program, pages, pool, isa)
         except ValueError as error:
             raise FaultError(f"The program cannot run: {error}") from error
         except MemoryError as error:
@@ -109,12 +102,48 @@ class NativeExecutor:
                 f"There is no memory for a KV store of {pages} pages of {PAGE} positions; ask for "
                 "a shorter context or fewer sequences."
             ) from error
+        self._take(native, writer, pool, isa, _numbers(binding.program, writer, taps))
+
+    @classmethod
+    def beside(cls, target: NativeExecutor, binding: Binding) -> NativeExecutor:
+        """Return an executor with weights of its own over a target's KV store and threads.
+
+        What either writes the other reads; steps of both take turns. It is made for steps of a few
+        rows (a draft's), with little memory for more: they run in pieces, to the same bits.
+
+        Args:
+            target: the executor whose store, threads and instruction set it shares.
+            binding: the Program and its tensors. Its layers may be fewer, and must keep keys and
+                values as the target's do.
+
+        Raises:
+            UsageError: no memory for the weights.
+            KernelError: no kernel reads a tensor.
+            FaultError: the Program is not well-formed, or its keys and values do not fit the store.
+        """
+        writer = _written(binding, target.pool.size, frozenset())
+        try:
+            native = _native.Executor(writer.program, target._native)
+        except ValueError as error:
+            raise FaultError(f"The program cannot run beside another: {error}") from error
+        made = cls.__new__(cls)
+        made._take(native, writer, target.pool, target.isa, {})
+        return made
+
+    def _take(
+        self,
+        native: _native.Executor,
+        writer: ProgramWriter,
+        pool: ThreadPool,
+        isa: str,
+        taps: dict[Tap, int],
+    ) -> None:
+        self._native = native
+        self._isa = isa
         self.pool = pool
         """The threads of a step; between two steps they can do other work."""
-        places = {(op.layer, op.site): op.out for op in binding.program.ops}
-        self._taps = {tap: writer.buffers[places[tap]] for tap in taps}
         self._matrices = writer.matrices
-        self._context = binding.program.context
+        self._taps = taps
 
     @property
     def pages(self) -> int:
@@ -211,6 +240,24 @@ def _check_arrays(step: StepInput) -> None:
             )
 
 
+def _written(binding: Binding, threads: int, taps: frozenset[Tap]) -> ProgramWriter:
+    """Write a whole Program, its weights packed."""
+    try:
+        writer = ProgramWriter(binding, _outputs(binding.program, taps), threads)
+    except MemoryError as error:
+        raise UsageError(
+            "There is no memory for the model's weights; quantize the model to fewer bits, or "
+            "free memory."
+        ) from error
+    writer.program.logits = writer.buffers[binding.program.logits]
+    return writer
+
+
+def _numbers(program: Program, writer: ProgramWriter, taps: frozenset[Tap]) -> dict[Tap, int]:
+    places = {(op.layer, op.site): op.out for op in program.ops}
+    return {tap: writer.buffers[places[tap]] for tap in taps}
+
+
 def _outputs(program: Program, taps: frozenset[Tap]) -> frozenset[Buffer]:
     """Return the buffers that the tapped ops write."""
     places = {(op.layer, op.site): op.out for op in program.ops}
@@ -262,7 +309,9 @@ class ProgramWriter:
 
     def _matrix(self, slot: Slot) -> PackedMatrix:
         if slot not in self.matrices:
-            self.matrices[slot] = pack(self._binding.tensors[slot], self._threads, self._arena)
+            layout = layout_of(self._binding.kernels[slot].kernel)
+            tensor = self._binding.tensors[slot]
+            self.matrices[slot] = pack(tensor, self._threads, self._arena, layout)
             self._binding.release(slot)
         return self.matrices[slot]
 

@@ -250,6 +250,13 @@ class ReferenceExecutor:
         self._keys: dict[int, Floats] = {}
         self._values: dict[int, Floats] = {}
 
+    @classmethod
+    def beside(cls, target: ReferenceExecutor, binding: Binding) -> ReferenceExecutor:
+        """Return an executor with weights of its own over a target's KV store."""
+        made = cls(binding, target.pages)
+        made._keys, made._values = target._keys, target._values
+        return made
+
     @property
     def pages(self) -> int:
         """Pages in the KV store."""
