@@ -38,7 +38,11 @@ from fewbit.program import (
 
 
 def build_program(
-    config: ModelConfig, cache_type: CacheType = CacheType.F16, *, rotate_keys: bool = False
+    config: ModelConfig,
+    cache_type: CacheType = CacheType.F16,
+    *,
+    rotate_keys: bool = False,
+    exit_after: int | None = None,
 ) -> Program:
     """Return the decoder as a Program; the same configuration always gives the same one.
 
@@ -46,14 +50,16 @@ def build_program(
         config: the model's configuration.
         cache_type: how keys and values are stored.
         rotate_keys: whether queries and keys pass a Hadamard transform before keys are stored.
+        exit_after: how many layers run before the final norm and the logits; None for all. The
+            Program still counts all layers, so that it can share the store of the whole one.
 
     Raises:
-        UsageError: a head that does not divide into runs of 32 for an integer store, or one whose
-            size is no power of two to rotate.
+        UsageError: an exit that skips no layer or all of them, a head that does not divide into
+            runs of 32 for an integer store, or one whose size is no power of two to rotate.
     """
     _check_heads(config.head_dim, cache_type, rotate_keys=rotate_keys)
     decoder = _Decoder(config, rotate_keys)
-    logits = decoder.emit()
+    logits = decoder.emit(config.layers if exit_after is None else _exit(config, exit_after))
     return Program(
         ops=tuple(decoder.ops),
         widths=decoder.widths,
@@ -63,6 +69,15 @@ def build_program(
         context=config.context,
         cache_type=cache_type,
     )
+
+
+def _exit(config: ModelConfig, layers: int) -> int:
+    if not 1 <= layers < config.layers:
+        raise UsageError(
+            f"An exit after {layers} layers cannot be: the model has {config.layers}; choose from "
+            f"1 to {config.layers - 1}."
+        )
+    return layers
 
 
 def _check_heads(head_dim: int, cache_type: CacheType, *, rotate_keys: bool) -> None:
@@ -84,7 +99,7 @@ def slot_shapes(config: ModelConfig) -> dict[Slot, tuple[int, int]]:
     In order of first use, as `Program.slots()` has them.
     """
     decoder = _Decoder(config)
-    decoder.emit()
+    decoder.emit(config.layers)
     return decoder.shapes
 
 
@@ -104,13 +119,13 @@ class _Decoder:
     widths: dict[Buffer, int] = field(default_factory=dict)
     shapes: dict[Slot, tuple[int, int]] = field(default_factory=dict)
 
-    def emit(self) -> Buffer:
-        """Emit the whole decoder; return the buffer of the logits."""
+    def emit(self, layers: int) -> Buffer:
+        """Emit the decoder with its first layers; return the buffer of the logits."""
         config = self.config
-        ropes = dict.fromkeys(config.rope_of(layer) for layer in range(config.layers))
+        ropes = dict.fromkeys(config.rope_of(layer) for layer in range(layers))
         tables = {rope: self.rope_table(rope) for rope in ropes}
         x = self.embed()
-        for layer in range(config.layers):
+        for layer in range(layers):
             x = self.attention_block(layer, x, tables[config.rope_of(layer)])
             x = self.mlp_block(layer, x)
         return self.logits(x)
