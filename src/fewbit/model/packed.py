@@ -9,7 +9,7 @@ from fewbit.errors import BadFileError, OutputError
 from fewbit.model.weights import ModelSource
 from fewbit.records.loading import PackedPlan
 from fewbit.runtime.executor import Binding
-from fewbit.runtime.pack import packed_form
+from fewbit.runtime.pack import Layout, layout_of, packed_form
 from fewbit.runtime.packed_file import (
     Matrices,
     packed_path,
@@ -46,6 +46,8 @@ def find_kept(source: ModelSource, binding: Binding, threads: int) -> KeptWeight
     kept = KeptWeights(packed_path(source.path), plan_packed(source.checkpoint.stamps(), forms))
     if source.edited or not kept.path.exists():
         return kept
+    if any(layout_of(record.kernel) is Layout.NESTED for record in binding.kernels.values()):
+        return replace(kept, note=f"{kept.path} is not used: its weights do not lie nested.")
     try:
         return replace(kept, matrices=read_packed(kept.path, kept.plan, threads))
     except BadFileError as error:

@@ -26,6 +26,7 @@ from fewbit.records.loading import LoadRecord, MemoryPlan
 from fewbit.runtime.chooser import choose, choose_isa, demand, rounding_of
 from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, Pool, available_cores
+from fewbit.runtime.pack import Layout
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
 
@@ -185,6 +186,8 @@ class RunSettings:
     """Whether keys pass a Hadamard transform along the head before they are rounded."""
     keep_packed: bool = False
     """Keep the packed weights in a file beside the model, for a faster start the next time."""
+    nested: bool = False
+    """Pack symmetric weights of 8 bits so that a draft can read their upper four bits alone."""
     strict: bool = False
     """Refuse a model of which some matrix would not be run as it is stored."""
 
@@ -198,6 +201,11 @@ class RunSettings:
                     f"{name} is '{forced}' with the executor '{self.executor}', which has none; "
                     "leave one of them out."
                 )
+        if self.nested and self.keep_packed:
+            raise UsageError(
+                "keep_packed cannot be had with nested weights, which no file of packed weights "
+                "holds; leave one of them out."
+            )
         for name in ("threads", "context", "sequences"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
@@ -317,8 +325,10 @@ def _chooser(source: ModelSource, settings: RunSettings) -> Choose:
         )
     wanted = demand(settings.isa, settings.kernel, settings.activations)
 
+    layout = Layout.NESTED if settings.nested else Layout.PLAIN
+
     def native(slot: Slot, tensor: QuantTensor) -> KernelRecord:
-        asked = replace(wanted, input_scale=source.input_scale(slot))
+        asked = replace(wanted, input_scale=source.input_scale(slot), layout=layout)
         if activations(slot) is Activations.INT8:  # the chooser's default, unless it is asked for
             return choose(slot, tensor, asked)
         return choose(slot, tensor, replace(asked, activations=rounding_of(activations(slot))))
