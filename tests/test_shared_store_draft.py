@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from beside_cases import BINDINGS, LENGTH, loaded, pages_of, rows_of, tokens_of, write_eight_bits
@@ -74,17 +72,18 @@ def test_a_draft_changes_no_token(runner, draft, params):
     plain, _ = outputs(engine(runner), asked)
     drafted, (record,) = outputs(engine(runner, draft), asked)
     assert drafted == plain
-    assert record.speculation.draft == draft.name
-    assert sum(p.proposed for p in record.speculation.positions) > 0
+    assert record.draft.draft == draft.name
+    assert sum(p.proposed for p in record.draft.positions) > 0
 
 
-def test_the_upper_bits_agree_with_the_whole_more_often_than_not(runner):
-    _, (record,) = outputs(
-        engine(runner, nested_draft(runner, 320)), [request(2, PARAMS["greedy"], 80)]
-    )
-    positions = record.speculation.positions
-    tested, accepted = (sum(getattr(p, n) for p in positions) for n in ("tested", "accepted"))
-    assert accepted > 0.5 * tested > 0
+def test_the_upper_bits_rank_tokens_as_the_whole_more_often_than_a_layer_less(runner):
+    tokens, pages = tokens_of(2, 120), pages_of(0)
+    target = rows_of(runner.executor, tokens, 0, pages).argmax(axis=1)
+    agree = {}
+    for kind in ("nested", "exit"):
+        draft = beside(runner, BINDINGS[kind](runner))
+        agree[kind] = (rows_of(draft, tokens, 0, pages).argmax(axis=1) == target).mean()
+    assert agree["nested"] > 0.4 > agree["exit"]
 
 
 def test_a_batch_of_drafts_changes_no_token(runner, draft):
@@ -112,16 +111,18 @@ def test_the_store_is_that_of_a_plain_run_after_a_speculative_one(runner, draft)
     assert np.array_equal(after[0].view(np.uint32), fresh[-1].view(np.uint32))
 
 
-def test_joining_leaving_and_cancelling(runner, draft):
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_joining_leaving_and_cancelling(runner, kind):
     """Chunked prompts, shared pages, preemption; each output is that of its request alone."""
+    runner = loaded(runner.source.path, sequences=3)
+    draft = DRAFTS[kind](runner)
     asked = requests(16, seed=1, vocabulary=320, longest=80)
     threads = SamplingThreads(runner.executor.pool)
     served = Served(runner.executor, 320, runner.context, FakeDecoder, threads)
     truth = alone(lambda: Engine(served, limits=Limits(rows=200, sequences=1)), asked)
     running = Engine(served, Speculation(draft, 3), limits=Limits(rows=30, sequences=6))
-    careful, dice = running._scheduler._has_room, random.Random(0)
-    running._scheduler._has_room = lambda g: dice.random() < 0.5 or careful(g)
-    storm = Storm(running, asked, truth, most=10).run(80)
+    running._scheduler._has_room = lambda generation: True  # so that some are set back
+    storm = Storm(running, asked, truth, most=10).run(200)
     assert not storm.wrong
     storm.require_nothing_left()
     assert storm.cancelled > 0
