@@ -15,7 +15,16 @@ from fewbit.engine.stop import StopCondition
 from fewbit.errors import UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.model.beside import beside
-from fewbit.sampling import Block, SamplingParams, SamplingThreads, TokenSampler, sample_blocks
+from fewbit.sampling import (
+    Block,
+    SamplingParams,
+    SamplingThreads,
+    TokenSampler,
+    Verifier,
+    distribution,
+    sample_blocks,
+)
+from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.early_exit import early_exit_draft
 from fewbit.speculate.low_bit import low_bit_draft, nested_draft
 from fewbit.speculate.shared_store import SharedStoreDraft
@@ -46,7 +55,11 @@ def draft(request, runner):
 
 def engine(runner, draft=None, limits=None, longest=5):
     served = Served(runner.executor, 320, runner.context, FakeDecoder)
-    return Engine(served, None if draft is None else Speculation(draft, longest), limits=limits)
+    return Engine(
+        served,
+        None if draft is None else Speculation(draft, longest, control=FixedLengths),
+        limits=limits,
+    )
 
 
 def outputs(running, asked):
@@ -103,7 +116,7 @@ def test_the_store_is_that_of_a_plain_run_after_a_speculative_one(runner, draft)
             return super()._finish(generation, *rest)
 
     served = Served(runner.executor, 320, runner.context, FakeDecoder)
-    list(Watched(served, Speculation(draft, 5)).generate([asked]))
+    list(Watched(served, Speculation(draft, 5, control=FixedLengths)).generate([asked]))
     (tokens, computed, pages), more = kept[0], np.array([9])
     after = rows_of(runner.executor, more, computed, pages)
     ids = np.array([*tokens[:computed], 9])
@@ -120,7 +133,9 @@ def test_joining_leaving_and_cancelling(runner, kind):
     threads = SamplingThreads(runner.executor.pool)
     served = Served(runner.executor, 320, runner.context, FakeDecoder, threads)
     truth = alone(lambda: Engine(served, limits=Limits(rows=200, sequences=1)), asked)
-    running = Engine(served, Speculation(draft, 3), limits=Limits(rows=30, sequences=6))
+    running = Engine(
+        served, Speculation(draft, 3, control=FixedLengths), limits=Limits(rows=30, sequences=6)
+    )
     running._scheduler._has_room = lambda generation: True  # so that some are set back
     storm = Storm(running, asked, truth, most=10).run(200)
     assert not storm.wrong
@@ -151,7 +166,22 @@ def test_it_draws_from_what_its_own_steps_give(runner, draft):
             drawn += sample_blocks(logits, [block], vocabulary=320)[0].tokens
             last = drawn[-1]
         assert proposal.tokens == tuple(drawn)
+        assert proposal.probabilities is None
         assert draft.pending(query) == 0
+
+
+def test_without_a_seed_it_says_what_it_drew_from(runner, draft):
+    tokens, pages, params = tokens_of(9).tolist(), pages_of(0), SamplingParams(temperature=0.8)
+    rows_of(runner.executor, np.array(tokens[:-1]), 0, pages)
+    fields = {"pages": pages, "computed": LENGTH - 1, "verifier": Verifier.BLOCK}
+    query = draft_query(0, tokens, 3, params=params, **fields)
+    (proposal,) = draft.propose([query])
+    executor = beside(runner, BINDINGS[draft.name.partition(":")[0]](runner))
+    for i, last in enumerate([tokens[-1], *proposal.tokens[:2]]):
+        logits = rows_of(executor, np.array([last]), LENGTH - 1 + i, pages)[0]
+        expected = distribution(logits, params)
+        assert np.allclose(proposal.probabilities[i], expected, rtol=1e-5, atol=1e-9)
+        assert expected[proposal.tokens[i]] > 0
 
 
 class Poisoned:

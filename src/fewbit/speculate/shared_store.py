@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import Span, StepInput
-from fewbit.sampling import Block, SamplingThreads, TokenSampler, sample_blocks
+from fewbit.sampling import DraftRow, SamplingThreads, TokenSampler, draw_proposals
 from fewbit.speculate.drafts import DraftQuery, Proposal
 
 
@@ -25,10 +26,13 @@ class _Run:
     query: DraftQuery
     sampler: TokenSampler
     drawn: list[int] = field(default_factory=list)
+    drawn_from: NDArray[np.float32] | None = None
+    """[length, n] as far as it was drawn; None where the target's own numbers were used."""
     faulty: bool = False
 
     @property
     def wants_more(self) -> bool:
+        """Whether another token is to be drawn."""
         return not self.faulty and len(self.drawn) < self.query.length
 
     def next_tokens(self) -> Sequence[int]:
@@ -40,6 +44,21 @@ class _Run:
         """Where the first of them stands."""
         tokens = self.query.tokens
         return len(tokens) + len(self.drawn) - 1 if self.drawn else self.query.computed
+
+    def row(self, row: int, columns: int) -> DraftRow:
+        """Return what is to be drawn from a row of as many logits."""
+        start, count = len(self.query.tokens), len(self.drawn)
+        if self.query.verifier.couples:
+            return DraftRow(self.sampler, row, start + count, start)
+        if self.drawn_from is None:
+            self.drawn_from = np.empty((self.query.length, columns), np.float32)
+        return DraftRow(self.sampler, row, start + count, start, self.drawn_from[count])
+
+    def proposal(self) -> Proposal:
+        """Return what was drawn."""
+        count = len(self.drawn)
+        known = None if self.drawn_from is None else self.drawn_from[:count]
+        return Proposal(tuple(self.drawn), known)
 
 
 class SharedStoreDraft:
@@ -76,7 +95,7 @@ class SharedStoreDraft:
         runs = [_Run(query, query.sampler.fork()) for query in queries]
         while active := [run for run in runs if run.wants_more]:
             self._step(active)
-        return [Proposal(tuple(run.drawn)) for run in runs]
+        return [run.proposal() for run in runs]
 
     def release(self, sequence: int) -> None:
         """Do nothing: nothing is kept of a sequence."""
@@ -84,14 +103,12 @@ class SharedStoreDraft:
     def _step(self, runs: Sequence[_Run]) -> None:
         """Run the next tokens of each and draw one."""
         logits = self._executor.step(_step_input(runs))
-        blocks = [
-            Block(run.sampler, row, len(run.query.tokens) + len(run.drawn))
-            for row, run in enumerate(runs)
-        ]
-        found = sample_blocks(logits, blocks, vocabulary=self._vocabulary, threads=self._threads)
+        rows = [run.row(row, logits.shape[1]) for row, run in enumerate(runs)]
+        found = draw_proposals(logits, rows, vocabulary=self._vocabulary, threads=self._threads)
         for run, drawn in zip(runs, found, strict=True):
-            run.drawn += drawn.tokens
             run.faulty = drawn.fault is not None
+            if not run.faulty:
+                run.drawn.append(drawn.token)
 
 
 def _step_input(runs: Sequence[_Run]) -> StepInput:
