@@ -2,17 +2,19 @@
 
 import numpy as np
 import pytest
+from quantize_cases import tree_hash
 from test_transformed import as_f32, logits
 from test_transforming import weights, windows
 from tiny_models import CONFIGS, write_gguf, write_huggingface
 
 from fewbit.calibrate.calibration import calibration_set
 from fewbit.calibrate.importance import Importance, ImportanceMatrix, write_importance
-from fewbit.errors import UnsupportedError, UsageError
+from fewbit.errors import StoppedError, UnsupportedError, UsageError
 from fewbit.formats.registry import F32, decode
 from fewbit.model.weights import open_model
-from fewbit.quantization import QuantizeSettings, execute, plan, quantize
+from fewbit.quantization import QuantizeSettings, execute, plan, quantize, transforming
 from fewbit.quantization.importance import given_importance
+from fewbit.quantization.job import Resume, Stop, claimed_job, work_folder
 from fewbit.quantization.planned import Container
 from fewbit.records.recipe import Recipe, Role, Rule
 
@@ -135,3 +137,56 @@ def test_what_cannot_be_is_refused_in_the_plan(tmp_path):
         plan(source, recipe("rotate-residual"))
     with pytest.raises(UnsupportedError, match="'spin' is not known"):
         plan(source, recipe("spin"), Container.FEWBIT)
+
+
+def counted_searches(monkeypatch, stop=None, after=0):
+    """Count the searches of sites; ask for a stop in the one with number `after`."""
+    found = []
+    for name in ("search_awq", "search_smoothquant"):
+        true = getattr(transforming, name)
+
+        def search(*arguments, true=true):
+            found.append(1)
+            if stop is not None and len(found) == after:
+                stop.ask()
+            return true(*arguments)
+
+        monkeypatch.setattr(transforming, name, search)
+    return found
+
+
+@pytest.mark.parametrize("transforms", [("awq",), ("smoothquant",), ("smoothquant", "awq")])
+def test_a_search_that_was_stopped_goes_on_at_the_next_site(tmp_path, transforms, monkeypatch):
+    source, asked = opened(tmp_path / "in", "llama-tied"), recipe(*transforms)
+    with monkeypatch.context() as patched:
+        every = counted_searches(patched)
+        quantize(source, asked, tmp_path / "whole", settings())
+    stop = Stop()
+    with monkeypatch.context() as patched, pytest.raises(StoppedError):
+        before = counted_searches(patched, stop, after=len(every) - 3)
+        with claimed_job(tmp_path / "out", Resume.AUTO, stop) as job:
+            execute(plan(source, asked), tmp_path / "out", settings(), job=job)
+    assert len(before) == len(every) - 3
+    kept = sorted(work_folder(tmp_path / "out").glob("transform-*.safetensors"))
+    assert len(kept) == len(before)
+    kept[0].write_bytes(b"damaged")  # it is searched again
+    after = counted_searches(monkeypatch)
+    quantize(source, asked, tmp_path / "out", settings())
+    assert len(after) == 3 + 1
+    assert tree_hash(tmp_path / "out") == tree_hash(tmp_path / "whole")
+
+
+def test_a_stop_while_solving_searches_nothing_again(tmp_path, monkeypatch):
+    source, asked = opened(tmp_path / "in", "qwen2"), recipe("awq", method="gptq")
+    quantize(source, asked, tmp_path / "whole", settings())
+
+    def killed(what, done, _):
+        if what.startswith("solving") and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(StoppedError):
+        quantize(source, asked, tmp_path / "out", settings(), killed)
+    again = counted_searches(monkeypatch)
+    quantize(source, asked, tmp_path / "out", settings())
+    assert not again
+    assert tree_hash(tmp_path / "out") == tree_hash(tmp_path / "whole")

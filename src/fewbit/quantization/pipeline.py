@@ -20,6 +20,7 @@ from fewbit.program import Slot
 from fewbit.quantization.calibrated import Solving, solve_plan
 from fewbit.quantization.importance import GivenImportance, solve_given
 from fewbit.quantization.job import Job, Resume, asked, claimed_job
+from fewbit.quantization.kept_scalings import KeptScalings
 from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.made import Made
 from fewbit.quantization.making import NO_REQUEST, Request, asked_tuning, making
@@ -117,7 +118,8 @@ def execute(
     _require_text(planned.recipe, settings)
     with contextlib.nullcontext(job) if job else claimed_job(out, settings.resume) as held:
         store = _store(planned, settings, held)
-        planned, changes = _transformed(planned, settings, progress)
+        with store.stop.waits() if store else contextlib.nullcontext():
+            planned, changes = _transformed(planned, settings, store, progress)
         if store is not None and changes:
             store.require_same_transforms(fingerprints(planned.source))
         made = Made(
@@ -171,7 +173,10 @@ def _store(planned: QuantizationPlan, settings: QuantizeSettings, job: Job) -> S
 
 
 def _transformed(
-    planned: QuantizationPlan, settings: QuantizeSettings, progress: Progress
+    planned: QuantizationPlan,
+    settings: QuantizeSettings,
+    store: SolvedStore | None,
+    progress: Progress,
 ) -> tuple[QuantizationPlan, tuple[Change, ...]]:
     """Return the plan on the transformed source, and the record of each transform."""
     outlined, names = planned.source, planned.recipe.transforms
@@ -183,6 +188,7 @@ def _transformed(
             calibration=settings.calibration,
             pool=thread_pool(settings.threads or available_cores()),
             progress=lambda done, all_, what: progress(f"transforming {what}", done, all_),
+            kept=None if store is None else KeptScalings(store.folder, store.stop),
         )
     plain = plan(outlined.origin, structs.replace(planned.recipe, transforms=()), planned.container)
     source, applied = apply_transforms(outlined.origin, names, plain.formats, walking)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -36,7 +36,8 @@ from fewbit.model.transforms import Edit, Rescale, RotateHeads, RotateMlp, Trans
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.quantization.bound import BoundModel
-from fewbit.quantization.walk import Cut, CutInput, WalkOptions, walk
+from fewbit.quantization.kept_scalings import KeptScalings
+from fewbit.quantization.walk import Cut, CutInput, WalkOptions, cuts, walk
 from fewbit.runtime.native import Pool
 
 Formats: TypeAlias = Mapping[Slot, NumberFormat]
@@ -57,6 +58,12 @@ class Walking:
     calibration: CalibrationSet
     pool: Pool
     progress: Callable[[int, int, str], None] = lambda _done, _all, _site: None
+    kept: KeptScalings | None = None
+    """What earlier runs of the job found, and where this one keeps what it finds."""
+
+    def of(self, number: int, name: str) -> Walking:
+        """Return it for one transform of the recipe, by its number."""
+        return self if self.kept is None else replace(self, kept=self.kept.of(f"{number}-{name}"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +140,13 @@ def apply_transforms(
     """
     check_transforms(names)
     changed, applied = transformed(source, ()), []
-    for name in names:
+    for number, name in enumerate(names):
         if walking is None and name in _WALKING:
             raise UsageError(
                 f"The transform '{name}' looks at activations; give a text with --calibration."
             )
-        found = TRANSFORMS[name](changed, formats, walking)
+        own = None if walking is None else walking.of(number, name)
+        found = TRANSFORMS[name](changed, formats, own)
         changed = transformed(changed, found.transforms)
         touched = dict.fromkeys(slot for t in found.transforms for slot in t.edits())
         applied.append(Applied(name, found.detail, tuple(touched)))
@@ -270,21 +278,33 @@ _SiteSearch: TypeAlias = Callable[[Site, CutInput], Scaling]
 def _searched(
     source: ModelSource, formats: Formats, walking: Walking, search: _SiteSearch, *, gram: bool
 ) -> Found:
-    """Walk the model and search every site; sites that no cut reaches keep factors of 1."""
-    sites = usable_sites(source, formats)
+    """Walk the model and search every site; sites that no cut reaches keep factors of 1.
+
+    Where an earlier run of the job found all of them, nothing is walked.
+    """
+    sites, kept = usable_sites(source, formats), walking.kept
+    earlier = [None if kept is None else kept.find(n, s.width) for n, s in enumerate(sites)]
+    scalings = {s: found for s, found in zip(sites, earlier, strict=True) if found is not None}
     program = build_program(source.config)
-    by_buffer = {site.buffer: site for site in sites}
-    scalings: dict[Site, Scaling] = {}
+    reached = {cut.x for cut in cuts(program)}
+    missing = {
+        buffer: site
+        for buffer, site in {site.buffer: site for site in sites}.items()
+        if site not in scalings and buffer in reached
+    }
 
     def visit(cut: Cut, taken: CutInput) -> None:
-        site = by_buffer.get(cut.x)
+        site = missing.get(cut.x)
         if site is not None:
             walking.progress(len(scalings), len(sites), cut.slots[0])
             scalings[site] = search(site, taken)
+            if kept is not None:
+                kept.keep(sites.index(site), scalings[site])
 
-    model = BoundModel(source, program, walking.pool)
-    options = WalkOptions(walking.pool, gram=None if gram else frozenset())
-    walk(program, walking.calibration, model, visit, options)
+    if missing:
+        model = BoundModel(source, program, walking.pool)
+        options = WalkOptions(walking.pool, gram=None if gram else frozenset())
+        walk(program, walking.calibration, model, visit, options)
     ones = {site: np.ones(site.width, np.float32) for site in sites}
     factors = ones | {site: scaling.factors for site, scaling in scalings.items()}
     found = tuple(Rescale(site, factors[site]) for site in sites)
