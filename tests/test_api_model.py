@@ -195,6 +195,16 @@ def test_a_draft_changes_nothing_but_the_record(folder):
     assert after.record.draft is not None
 
 
+def test_a_model_drafts_and_changes_nothing_but_the_record(folder):
+    with fewbit.load(folder) as plain, fewbit.load(folder, draft=folder) as drafting:
+        for prompt in ("one two", "three"):  # `logits` writes over the store between them
+            before = plain.generate(prompt, max_tokens=20)
+            after = drafting.generate(prompt, max_tokens=20)
+            assert after.tokens == before.tokens
+            assert after.record.draft.draft == folder.name
+            drafting.logits([1, 2, 3])
+
+
 def test_kernels_and_loading_are_on_record(model):
     assert len(model.kernels) == 3 * 7 + 2
     assert all(record.kernel for record in model.kernels)
@@ -296,8 +306,10 @@ def test_what_is_no_model(tmp_path):
 
 
 def test_arguments_of_load(folder):
-    with pytest.raises(UsageError, match="draft is 'tiny'"):
+    with pytest.raises(MissingError, match=r"The draft 'tiny' .* there are: none, ngram"):
         fewbit.load(folder, draft="tiny")
+    with pytest.raises(UsageError, match="type int"):
+        fewbit.load(folder, draft=3)
     with pytest.raises(UsageError, match="RunSettings"):
         fewbit.load(folder, {"context": 3})
     with pytest.raises(UsageError, match="context is 1000"):

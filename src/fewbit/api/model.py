@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ from fewbit.api.serving import Desk, Generated, TextStream
 from fewbit.checkpoint.local import cache_root, local_path
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel, load_model
+from fewbit.engine.loaded_draft import LoadedDraft, load_draft
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import FaultError, MissingError, RequestError, UsageError
@@ -25,6 +26,7 @@ from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import NgramDraft
+from fewbit.speculate.model_draft import ModelDraft
 from fewbit.tokens.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, str]
@@ -43,6 +45,8 @@ Fetching: TypeAlias = Callable[[int, int], None]
 """Called while bytes arrive, with bytes done and bytes there are."""
 
 _DRAFT_TOKENS = 8
+_NO_DRAFT = "none"
+_WITHOUT_MODEL = (_NO_DRAFT, "ngram")
 
 
 def silent(_done: int, _all: int) -> None:
@@ -56,10 +60,12 @@ class Model:
     and what one says does not depend on the others.
     """
 
-    def __init__(self, loaded: LoadedModel, settings: RunSettings, draft: str) -> None:
+    def __init__(
+        self, loaded: LoadedModel, settings: RunSettings, draft: str | LoadedDraft
+    ) -> None:
         self._loaded: LoadedModel | None = loaded
         self._settings = settings
-        self._draft = draft
+        self._draft: str | LoadedDraft = draft
         self._desk: Desk | None = None
 
     def generate(
@@ -191,6 +197,8 @@ class Model:
         """Let go of weights and files; the model cannot be used afterwards."""
         if self._loaded is not None:
             self._loaded.runner.source.close()
+        if isinstance(self._draft, LoadedDraft):
+            self._draft.runner.source.close()
         self._loaded = self._desk = None
 
     def __enter__(self) -> Self:
@@ -236,7 +244,7 @@ def load(
     model: str | Path,
     settings: RunSettings = RUN_SETTINGS,
     *,
-    draft: Literal["none", "ngram"] = "none",
+    draft: str | Path = _NO_DRAFT,
     progress: Fetching = silent,
 ) -> Model:
     """Make a model ready to generate.
@@ -246,8 +254,8 @@ def load(
             pull` takes it, such as `smollm2-135m`, which is fetched into the cache if it is not
             there yet.
         settings: how it is to be run: threads, context, type of the KV cache, and so on.
-        draft: `ngram` speculates with the text so far; what is generated stays the same, bit for
-            bit.
+        draft: `ngram` speculates with the text so far, and a smaller model, given as `model` is,
+            with what it would say; greedy and seeded text stays the same, bit for bit.
         progress: called while a model is fetched, with bytes done and bytes there are.
 
     Raises:
@@ -257,12 +265,14 @@ def load(
         KernelError: no kernel can run a matrix.
         UsageError: an argument that cannot be, or more memory than there is.
     """
-    _speculation(draft)  # refuses what is none before anything is fetched
     if not isinstance(settings, RunSettings):
         raise UsageError(
             f"settings is of type {type(settings).__name__}; give a fewbit.RunSettings."
         )
-    return Model(load_model(located(model, progress), settings), settings, draft)
+    wanted = draft if draft in _WITHOUT_MODEL else _draft_path(draft, progress)
+    loaded = load_model(located(model, progress), settings)
+    opened = load_draft(wanted, loaded, settings) if isinstance(wanted, Path) else str(wanted)
+    return Model(loaded, settings, opened)
 
 
 def located(model: str | Path, progress: Fetching = silent) -> Path:
@@ -288,10 +298,21 @@ def located(model: str | Path, progress: Fetching = silent) -> Path:
     return resolve(model, cache, progress)
 
 
-def _speculation(draft: str) -> Speculation | None:
-    if draft not in ("none", "ngram"):
-        raise UsageError(f"draft is {draft!r}; choose none or ngram.")
-    return Speculation(NgramDraft(), _DRAFT_TOKENS) if draft == "ngram" else None
+def _draft_path(draft: str | Path, progress: Fetching) -> Path:
+    try:
+        return located(draft, progress)
+    except MissingError as error:
+        raise MissingError(
+            f"The draft {error} Without a model there are: {', '.join(_WITHOUT_MODEL)}."
+        ) from error
+
+
+def _speculation(draft: str | LoadedDraft) -> Speculation | None:
+    """Return a draft that knows no sequence yet."""
+    if draft == _NO_DRAFT:
+        return None
+    new = ModelDraft(draft.model) if isinstance(draft, LoadedDraft) else NgramDraft()
+    return Speculation(new, _DRAFT_TOKENS)
 
 
 def _require_whole(name: str, value: object) -> None:

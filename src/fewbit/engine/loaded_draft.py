@@ -27,6 +27,7 @@ class LoadedDraft:
     """A draft model with its own weights and KV store, on the target's threads."""
 
     runner: Runner
+    model: DraftModel
     draft: ModelDraft
     differences: tuple[PairDifference, ...] = ()
     """What sets it apart from its target and may cost accepted tokens."""
@@ -65,7 +66,8 @@ def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> Loaded
         ends=target.ends,
         threads=SamplingThreads(pool),
     )
-    return LoadedDraft(runner, ModelDraft(_mapped(model, source, pair)), differences)
+    model = _mapped(model, source, pair)
+    return LoadedDraft(runner, model, ModelDraft(model), differences)
 
 
 def _target_member(target: LoadedModel) -> PairMember:
