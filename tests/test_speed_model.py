@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -227,3 +229,14 @@ def test_a_run_without_a_draft_is_refused(run_record):
     hurried = msgspec.structs.replace(record.generation, plain_steps=0)
     with pytest.raises(UsageError, match="no step without a draft"):
         measured_run(msgspec.structs.replace(record, generation=hurried))
+
+
+def test_the_guides_table_is_what_the_model_says():
+    guide = (Path(__file__).parent.parent / "docs" / "speculation.md").read_text()
+    rows = re.findall(r"^\| (0\.\d+)[^|]* \| (\d) \| (\d\.\d\d) \|$", guide, re.MULTILINE)
+    assert len(rows) == 3
+    for cost, length, times in rows:
+        steps = ((1, 1.0), (4, 1.15), (8, 1.5))
+        model = SpeedModel(draft_cost=float(cost), step_costs=steps, outputs=1)
+        best = speed_curve(model, "a", (0.9,)).best
+        assert (best.length, f"{best.speedup:.2f}") == (int(length), times)
