@@ -1,5 +1,7 @@
 """A model as draft: never a word of the output, and a store that equals a fresh one's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_cases import GREEDY, PARAMS, PROMPT, VOCABULARY, engine, run, said
@@ -10,8 +12,9 @@ from fewbit.engine.engine import Engine, Served
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
+from fewbit.records.generation import FinishReason
 from fewbit.runtime.step import PAGE, Span, StepInput
-from fewbit.sampling import History, distribution
+from fewbit.sampling import History, SamplingParams, distribution
 from fewbit.speculate import model_draft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.model_draft import DraftModel, ModelDraft, _Sequence
@@ -83,6 +86,18 @@ def test_a_storm_of_requests(truth, pages, seed):
     assert storm.cancelled > 10
     storm.require_nothing_left()
     assert draft.pages_held == 0
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_without_seeds_everything_comes_to_its_end(cut):
+    """What rejection judges has no other run to be equal to; certificates enumerate it."""
+    draft = cut_draft(pages=6, seed=1) if cut else model_draft_of(pages=6, seed=1)
+    running = stormy_engine(draft)
+    wanted = [replace(request, params=SamplingParams()) for request in ASKED[:40]]
+    ended = run(running, wanted)
+    assert all(r.finish in (FinishReason.STOP, FinishReason.LENGTH) for *_, r in ended)
+    assert sum(p.accepted for *_, r in ended if r.draft for p in r.draft.positions)
+    assert running.record.pages_held == draft.pages_held == 0
 
 
 # --- its store ------------------------------------------------------------------------------------
