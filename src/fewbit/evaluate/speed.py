@@ -135,7 +135,7 @@ def measure_speed(
         temperature=TEMPERATURE,
         load_seconds=load_seconds,
         loading=loaded.runner.loading,
-        peak_memory_bytes=_peak_memory() - machine.bytes,
+        peak_memory_bytes=peak_memory() - machine.bytes,
         machine=machine.record(),
         runs=tuple(runs),
     )
@@ -309,7 +309,7 @@ def _tokens(number: int, length: int, vocabulary: int) -> tuple[int, ...]:
     return tuple(ids.tolist())
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     """Return the most memory this process ever had in use, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10

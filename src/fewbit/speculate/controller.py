@@ -32,8 +32,9 @@ _HEARING = 6
 """Blocks that are verified before a draft that seems poor is left alone."""
 _CHECK_STEPS = 64
 """So many steps with drafts are followed by one without: what a plain step takes may change."""
-_LINDY = 64
-"""A text is expected to go on for as many tokens as it has, and these."""
+_LINDY, _USUAL = 64, 256
+"""A text is expected to go on for as many tokens as it has and the first number, or for half of
+those that it may have, up to the second."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,8 @@ class LengthController:
         """
         if not self._sleeps(ask):
             return 1.0
-        return max(min(ask.left, ask.generated + _LINDY) / (1.0 + sum(curve)), 1.0)
+        expected = max(ask.generated + _LINDY, min(ask.left / 2, _USUAL))
+        return max(min(ask.left, expected) / (1.0 + sum(curve)), 1.0)
 
     def _affordable(
         self, lengths: Sequence[int], asks: Sequence[Ask], prices: Prices

@@ -1,0 +1,172 @@
+"""How much faster a model generates with a draft, on prompts of several kinds.
+
+The same requests run without a draft and with one, by turns in one process, so that both see the
+same machine; which goes first alternates. Every turn has an engine of its own, so that no turn
+finds prompts computed by another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, cycle, islice, pairwise
+
+import numpy as np
+
+from fewbit.engine.engine import Engine
+from fewbit.engine.loaded import LoadedModel
+from fewbit.engine.request import Request, Speculation
+from fewbit.engine.scheduler import Limits
+from fewbit.engine.stop import StopCondition
+from fewbit.errors import UsageError
+from fewbit.evaluate.prompts import Prompts
+from fewbit.records.generation import SpeculationRecord
+from fewbit.records.speculation import ServedPrompts, SpeculationRun, Turn
+from fewbit.sampling import SamplingParams
+
+Notify = Callable[[str], None]
+"""Told what is measured next."""
+
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculationSettings:
+    """What is measured.
+
+    Raises:
+        UsageError: a count below 1, or fewer than two tokens, which have no gap between them.
+    """
+
+    prompts: Prompts
+    tokens: int = 128
+    concurrency: tuple[int, ...] = (1,)
+    turns: int = 4
+    """Of each kind and concurrency."""
+    temperature: float = 0.0
+    seed: int | None = 0
+    """Of requests that draw; None for fresh numbers, so that drafts are judged by rejection."""
+
+    def __post_init__(self) -> None:
+        if not self.concurrency or min(self.turns, *self.concurrency) < 1:
+            raise UsageError("turns and concurrency must be at least 1.")
+        if self.tokens < 2:
+            raise UsageError(f"tokens is {self.tokens}; a gap needs at least 2.")
+
+
+@dataclass(frozen=True)
+class _Serving:
+    served: ServedPrompts
+    tokens: list[list[int]]
+    speculation: SpeculationRecord | None
+
+
+def measure_speculation(
+    loaded: LoadedModel,
+    speculation: Speculation,
+    settings: SpeculationSettings,
+    notify: Notify = lambda _: None,
+) -> Iterator[SpeculationRun]:
+    """Yield a run for each kind of prompt and concurrency.
+
+    Raises:
+        RequestError: a prompt does not fit the context.
+        MissingError, TemplateError: as `LoadedModel.chat_prompt`.
+        UsageError: answers have one token only.
+    """
+    prompts = {kind: _ids(loaded, texts) for kind, texts in settings.prompts.items()}
+    first = next(iter(prompts.values()))[:1]
+    for draft in (None, speculation):
+        _serve(loaded, draft, _requests(loaded, first, settings, _WARM_UP_TOKENS))
+    for sequences in settings.concurrency:
+        for kind, ids in prompts.items():
+            notify(f"{kind}, {sequences} at once")
+            yield _run(loaded, speculation, settings, kind, list(_groups(ids, sequences, settings)))
+
+
+def _run(
+    loaded: LoadedModel,
+    speculation: Speculation,
+    settings: SpeculationSettings,
+    kind: str,
+    groups: Sequence[Sequence[tuple[int, ...]]],
+) -> SpeculationRun:
+    turns, records = [], []
+    for number, group in enumerate(groups):
+        requests = _requests(loaded, group, settings, settings.tokens)
+        order = (None, speculation) if number % 2 == 0 else (speculation, None)
+        found = {draft is not None: _serve(loaded, draft, requests) for draft in order}
+        plain, drafted = found[False], found[True]
+        if not plain.served.tokens or not drafted.served.tokens:
+            continue  # an answer of one token has no speed
+        same = plain.tokens == drafted.tokens
+        turns.append(Turn(plain=plain.served, drafted=drafted.served, same_output=same))
+        if drafted.speculation is not None:
+            records.append(drafted.speculation)
+    if not turns:
+        raise UsageError(
+            f"every answer to the prompts of kind {kind!r} is over after its first token, so that "
+            "there is nothing to measure; give others."
+        )
+    return SpeculationRun(
+        kind=kind,
+        sequences=len(groups[0]),
+        temperature=settings.temperature,
+        turns=tuple(turns),
+        speculation=tuple(records),
+    )
+
+
+def _serve(
+    loaded: LoadedModel, speculation: Speculation | None, requests: Sequence[Request]
+) -> _Serving:
+    """Serve requests that all arrive at once."""
+    engine = Engine(loaded.served, speculation, limits=Limits(sequences=len(requests)))
+    numbers = [engine.add(request) for request in requests]
+    tokens: dict[int, list[int]] = {number: [] for number in numbers}
+    times: dict[int, list[float]] = {number: [] for number in numbers}
+    while engine.busy:
+        outputs = engine.step()
+        now = time.perf_counter()
+        for output in outputs:
+            if output.fault is not None:
+                raise output.fault
+            tokens[output.request] += output.tokens
+            times[output.request] += [now] * len(output.tokens)
+    moments = list(chain.from_iterable(times.values()))
+    gaps = [b - a for found in times.values() for a, b in pairwise(found)]
+    served = ServedPrompts(
+        tokens=len(moments) - len(numbers),
+        seconds=max(moments) - min(moments),
+        gap_median=float(np.median(gaps)) if gaps else 0.0,
+        gap_p99=float(np.quantile(gaps, 0.99)) if gaps else 0.0,
+    )
+    return _Serving(served, list(tokens.values()), engine.record.speculation)
+
+
+def _groups(
+    prompts: Sequence[tuple[int, ...]], sequences: int, settings: SpeculationSettings
+) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the prompts of each turn, one after the other and from the first again."""
+    endless = cycle(prompts)
+    for _ in range(settings.turns):
+        yield list(islice(endless, sequences))
+
+
+def _requests(
+    loaded: LoadedModel,
+    prompts: Sequence[tuple[int, ...]],
+    settings: SpeculationSettings,
+    tokens: int,
+) -> list[Request]:
+    params = SamplingParams(temperature=settings.temperature, seed=settings.seed)
+    stop = StopCondition(tokens, loaded.ends, ())  # what comes behind an end often repeats itself
+    return [Request(prompt, params, stop, sample=i) for i, prompt in enumerate(prompts)]
+
+
+def _ids(loaded: LoadedModel, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return prompts as the model's template has them, or as they are where it has none."""
+    if loaded.template is None:
+        return [loaded.text_prompt(text) for text in texts]
+    return [loaded.chat_prompt([{"role": "user", "content": text}]) for text in texts]
