@@ -156,6 +156,15 @@ def test_load_and_drafted_rows_are_learned_apart():
     assert model.steps(plain, 4)[-1] == pytest.approx(model.step(plain, drafted))
 
 
+def test_a_clock_that_stands_still_teaches_nothing():
+    model = CostModel()
+    for _ in range(5):
+        model.observe_plain(Shape(1), 0.0)
+        model.observe_drafted(Shape(1), Shape(5), 0.0)
+    assert not model.known
+    assert model.step(Shape(1), Shape(2)) > 0
+
+
 def test_one_interrupted_step_changes_little():
     model = CostModel(LARGE)
     model.observe_plain(Shape(1), 100 * STEP)

@@ -38,6 +38,7 @@ def chat(
         run: How long an answer may be, with which draft, and how the model runs.
     """
     from fewbit.cli.costs import with_costs
+    from fewbit.cli.log import logged
     from fewbit.cli.pull import locate
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
@@ -60,10 +61,12 @@ def chat(
     messages = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*messages, {"role": "user", "content": ""}])
     print(f"Ctrl-C ends an answer, {EXIT} the conversation.", file=sys.stderr)
-    while (line := _ask()) is not None:
-        messages.append({"role": "user", "content": line})
-        answer = _answer(engine, loaded, messages, params, run.stop_condition(loaded.ends))
-        messages.append({"role": "assistant", "content": answer.text})
+    with logged(run.log, loaded.runner.source.path, engine) as log:
+        while (line := _ask()) is not None:
+            messages.append({"role": "user", "content": line})
+            answer = _answer(engine, loaded, messages, params, run.stop_condition(loaded.ends))
+            log(answer.record)
+            messages.append({"role": "assistant", "content": answer.text})
     return 0
 
 

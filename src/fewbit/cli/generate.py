@@ -43,6 +43,7 @@ def generate(
     from msgspec.structs import replace
 
     from fewbit.cli.costs import with_costs
+    from fewbit.cli.log import logged
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.pull import locate
     from fewbit.cli.streaming import stream, write_out
@@ -69,7 +70,9 @@ def generate(
     request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
     engine = Engine(loaded.served, draft.speculation)
     shown = json != STDOUT
-    streamed = stream(engine, request, write_out if shown else lambda _: None)
+    with logged(run.log, loaded.runner.source.path, engine) as log:
+        streamed = stream(engine, request, write_out if shown else lambda _: None)
+        log(streamed.record)
     if shown and not streamed.text.endswith("\n"):
         write_out("\n")
     for line in describe_generation(streamed.record):

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from fewbit.cli.activations import ACTIVATIONS_HELP, ActivationsOption, rounding
 from fewbit.cli.cache import KV_HELP, ROTATE_HELP, KvOption, RotateOption, cache_type
 from fewbit.cli.costs import DraftCostsOption
+from fewbit.cli.log import LogOption
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class RunOptions:
         bool,
         Parameter(help="Refuse a model that would not be run in its own formats.", negative=""),
     ] = False
+    log: LogOption = None
 
     def settings(self) -> RunSettings:
         """Return how the model is to be run; raises UsageError."""

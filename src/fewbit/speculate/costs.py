@@ -140,7 +140,9 @@ class CostModel:
         return self.drafting((0,), unread) - self.drafting((0,), 0)
 
     def observe_plain(self, shape: Shape, seconds: float) -> None:
-        """Learn from a step without drafts."""
+        """Learn from a step without drafts; a clock too coarse to see it teaches nothing."""
+        if seconds <= 0:
+            return
         seen = seconds / step_seconds(self.table, shape)
         first = not self._plain_seen and not self.table.measured
         self._load = seen if first else _towards(self._load, seen)
@@ -152,6 +154,8 @@ class CostModel:
         What it took beyond a plain step is put down to the drafted rows. If it is the machine's
         load, drafts become shorter for a while, or end, and a step without one shows the load.
         """
+        if seconds <= 0:
+            return
         alone = step_seconds(self.table, plain)
         added = step_seconds(self.table, drafted) - alone
         if added > 0:

@@ -1,0 +1,62 @@
+"""`--log FILE`: whole lines of JSON, for every request and for the engine."""
+
+import io
+import json
+
+import msgspec
+import pytest
+from tiny_models import CONFIGS, random_weights, write_huggingface
+from tiny_text import write_text_files
+
+from fewbit.cli.app import run
+from fewbit.records.log import LogLine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    config = CONFIGS["llama"]
+    folder = write_huggingface(tmp_path_factory.mktemp("tiny"), config, random_weights(config))
+    return str(write_text_files(folder))
+
+
+def lines(path):
+    return [msgspec.json.decode(line, type=LogLine) for line in path.read_bytes().splitlines()]
+
+
+def test_a_request_and_the_engine_are_logged_and_runs_add_to_the_file(model, tmp_path):
+    log = tmp_path / "log.jsonl"
+    flags = ["--raw", "-p", "abcabcabcabc", "--max-tokens", "40", "--draft", "ngram"]
+    for _ in range(2):
+        assert run(["generate", model, *flags, "--log", str(log)]) == 0
+    request, engine, _, _ = lines(log)
+    assert request.model == engine.model == model
+    assert request.generation.generated_tokens <= 40
+    assert request.engine is None
+    assert engine.generation is None
+    assert engine.engine.requests == 1
+    total, own = engine.engine.speculation, request.generation.draft
+    assert (total.blocks, total.wasted, total.positions) == (own.blocks, own.wasted, own.positions)
+    assert total.cost_seconds <= total.allowed_seconds
+    assert total.costs.measured
+
+
+def test_every_answer_of_a_conversation_is_a_line(model, tmp_path, monkeypatch):
+    log = tmp_path / "log.jsonl"
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nagain\n"))
+    assert run(["chat", model, "--max-tokens", "6", "--log", str(log)]) == 0
+    first, second, last = lines(log)
+    assert first.generation.prompt_tokens < second.generation.prompt_tokens
+    assert last.engine.requests == 2
+    assert last.engine.speculation is None
+
+
+def test_lines_are_plain_json(model, tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert run(["generate", model, "-p", "x", "--max-tokens", "2", "--log", str(log)]) == 0
+    for line in log.read_text().splitlines():
+        assert json.loads(line)["time"].endswith("+00:00")
+
+
+def test_a_log_that_cannot_be_written_is_refused_before_the_work(model, tmp_path, capsys):
+    assert run(["generate", model, "-p", "x", "--log", str(tmp_path / "absent" / "log")]) == 2
+    assert "is no folder" in capsys.readouterr().err
