@@ -37,6 +37,12 @@ class PairMember:
     """The ids that a cut head has, ascending; None for a whole one."""
 
     @cached_property
+    def ids(self) -> frozenset[int]:
+        """The ids that are tokens and can be run."""
+        vocabulary = self.tokenizer.backend.get_vocab(with_added_tokens=True)
+        return frozenset(token for token in vocabulary.values() if token < self.rows)
+
+    @cached_property
     def cutting(self) -> Cutting:
         """How its tokenizer cuts text."""
         return cutting(self.tokenizer)

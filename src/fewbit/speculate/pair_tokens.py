@@ -9,29 +9,28 @@ import numpy as np
 
 from fewbit.records.pair import Consequence, PairCheck, PairDifference, SharedTokens
 from fewbit.speculate.pair_member import SHOWN, Pair, PairMember
-from fewbit.tokens.identity import vocabulary
 
 
 def shared_tokens(pair: Pair) -> SharedTokens:
     """Count what both vocabularies have."""
     support, ids = pair.tokens.support, pair.tokens.draft_ids
-    target, draft = (_runnable(member) for member in (pair.target, pair.draft))
     return SharedTokens(
         count=len(support),
         same_ids=int(np.count_nonzero(support == ids)),
-        target_only=len(target) - len(support),
-        draft_only=len(draft) - len(support),
+        target_only=len(pair.target.ids) - len(support),
+        draft_only=len(pair.draft.ids) - len(support),
     )
 
 
 def compare_tokens(pair: Pair) -> PairCheck:
     """Compare every token's bytes, id by id."""
-    shared = shared_tokens(pair)
     compared = (_moved(pair), _target_only(pair), _draft_only(pair), _cut_head(pair))
     differences = [difference for difference in compared if difference is not None]
     return PairCheck(
         name="tokens",
-        agrees="" if differences else f"{shared.count:,} tokens, each with its id and its bytes",
+        agrees=""
+        if differences
+        else f"{len(pair.tokens.support):,} tokens, each with its id and its bytes",
         differences=tuple(differences),
     )
 
@@ -91,7 +90,7 @@ def _moved(pair: Pair) -> PairDifference | None:
         return None
     first = [(int(support[p]), int(ids[p])) for p in places[:SHOWN]]
     return PairDifference(
-        found=f"{places.size:,} tokens have another id in the draft.",
+        found=f"Under another id in the draft: {places.size:,} of {len(support):,} shared tokens.",
         effect="Ids are mapped by the tokens' bytes, in both directions, at no loss.",
         consequence=Consequence.MAPPING,
         examples=tuple(f"{pair.target.token(a)} is {pair.draft.token(b)}" for a, b in first),
@@ -99,7 +98,7 @@ def _moved(pair: Pair) -> PairDifference | None:
 
 
 def _target_only(pair: Pair) -> PairDifference | None:
-    missing = _runnable(pair.target).difference(pair.tokens.support.tolist())
+    missing = pair.target.ids.difference(pair.tokens.support.tolist())
     if not missing:
         return None
     examples = []
@@ -107,7 +106,8 @@ def _target_only(pair: Pair) -> PairDifference | None:
         read = pair.tokens.read([token])
         examples.append(f"{pair.target.token(token)} is read as {pair.draft.tokens(read)}")
     return PairDifference(
-        found=f"{len(missing):,} tokens of the target are unknown to the draft.",
+        found=f"Unknown to the draft: {len(missing):,} of the target's "
+        f"{len(pair.target.ids):,} tokens.",
         effect="The draft reads each as tokens of its own that spell it, and never proposes one: "
         "where the target draws it, the block ends.",
         consequence=Consequence.MAPPING,
@@ -116,11 +116,12 @@ def _target_only(pair: Pair) -> PairDifference | None:
 
 
 def _draft_only(pair: Pair) -> PairDifference | None:
-    more = _runnable(pair.draft).difference(pair.tokens.draft_ids.tolist())
+    more = pair.draft.ids.difference(pair.tokens.draft_ids.tolist())
     if not more:
         return None
     return PairDifference(
-        found=f"{len(more):,} tokens of the draft are unknown to the target.",
+        found=f"Unknown to the target: {len(more):,} of the draft's "
+        f"{len(pair.draft.ids):,} tokens.",
         effect="They are masked before the draft draws, so they are never proposed.",
         consequence=Consequence.NONE,
         examples=tuple(pair.draft.token(token) for token in sorted(more)[:SHOWN]),
@@ -177,7 +178,3 @@ def _merge(merge: tuple[str, str] | None) -> str:
 
 def _size(member: PairMember) -> int:
     return member.tokenizer.vocabulary_size
-
-
-def _runnable(member: PairMember) -> set[int]:
-    return {token for token in vocabulary(member.tokenizer) if token < member.rows}
