@@ -196,3 +196,12 @@ def test_a_low_bit_copy_in_a_format_that_does_not_divide_is_refused(llama):
 def test_nested_weights_are_not_kept_in_a_file(folder):
     with pytest.raises(UsageError, match="keep_packed cannot be had with nested"):
         loaded(write_eight_bits(folder), keep_packed=True)
+
+
+def test_a_head_of_the_first_ids_gives_their_logits(path, runner):
+    tokens, pages = tokens_of(8, 9), pages_of(0)
+    for one in (runner, loaded(path, executor="reference")):
+        whole = rows_of(beside(one, upper_halves(one)), tokens, 0, pages)
+        first = rows_of(beside(one, upper_halves(one, head_rows=100)), tokens, 0, pages)
+        assert first.shape == (9, 100)
+        assert same_bits(first, np.ascontiguousarray(whole[:, :100]))

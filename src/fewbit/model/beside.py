@@ -32,6 +32,10 @@ _HEAD, _EMBEDDING = "head.weight", "embed.weight"
 _PIECE = 1 << 22
 """Weights encoded at once."""
 
+HEAD_ROWS = 1 << 16
+"""Rows of the head that the upper bits are read of: of the Qwen2 vocabulary of 151,936 tokens, 98%
+of those in code and in English text are below."""
+
 
 def beside(runner: Runner, binding: Binding) -> Executor:
     """Return an executor of a binding over the KV store of a loaded model."""
@@ -58,36 +62,55 @@ def early_exit(runner: Runner, layers: int) -> Binding:
     return _bound(runner, program, kernels)
 
 
-def upper_halves(runner: Runner) -> Binding:
+def upper_halves(runner: Runner, head_rows: int = HEAD_ROWS) -> Binding:
     """Return the model with the upper four bits of its weights of 8 bits; others are its own.
 
     The input embedding, of which a step reads one row, keeps its bits.
+
+    Args:
+        runner: the model, loaded with `RunSettings.nested`.
+        head_rows: logits of the first ids, at most so many: a byte-pair vocabulary has frequent
+            tokens first.
 
     Raises:
         UsageError: no weight has 8 bits, or they were not packed as `Layout.NESTED`.
     """
     program = _untied(runner)
     kernels = _own_kernels(runner, program)
-    halves = {
-        s for s in _multiplied(program) if has_halves(runner.source.outline(_own(runner, s)).spec)
-    }
+    halves = frozenset(
+        slot
+        for slot in _multiplied(program)
+        if has_halves(runner.source.outline(_own(runner, slot)).spec)
+    )
     target = runner.executor
-    native = isinstance(target, NativeExecutor)
-    if not halves or (
-        native and any(layout_of(kernels[slot].kernel) is Layout.PLAIN for slot in halves)
-    ):
+    if not halves or (isinstance(target, NativeExecutor) and not _all_nested(kernels, halves)):
         raise UsageError(
             f"No upper bits can be read of {runner.source.path}: a nested draft needs weights in "
             "int8 (symmetric) or q8_0; quantize the model to one of these, or take another draft."
         )
-    binding = _bound(
-        runner, program, kernels, lambda slot, t: upper_half(t) if slot in halves else t
-    )
+    rows = min(head_rows, runner.config.vocabulary) if _HEAD in halves else None
+    program = _untied(runner, rows)
+
+    def upper(slot: Slot, tensor: QuantTensor) -> QuantTensor:
+        if slot not in halves:
+            return tensor
+        return upper_half(tensor.take_rows(slice(rows)) if slot == _HEAD else tensor)
+
+    binding = _bound(runner, program, kernels, upper)
     if not isinstance(target, NativeExecutor):
         return binding
-    packed = {s: packed_upper_half(m) if s in halves else m for s, m in binding.packed.items()}
+    packed = {
+        slot: packed_upper_half(matrix, rows if slot == _HEAD else None)
+        if slot in halves
+        else matrix
+        for slot, matrix in binding.packed.items()
+    }
     records = {s: upper_record(k, target.isa) if s in halves else k for s, k in kernels.items()}
     return replace(binding, kernels=records, packed=packed)
+
+
+def _all_nested(kernels: Mapping[Slot, KernelRecord], slots: frozenset[Slot]) -> bool:
+    return all(layout_of(kernels[slot].kernel) is Layout.NESTED for slot in slots)
 
 
 def low_bit_copy(runner: Runner, form: NumberFormat) -> Binding:
@@ -137,9 +160,9 @@ def _bound(
     )
 
 
-def _untied(runner: Runner) -> Program:
-    """Return the model's Program with a slot of its own for the head."""
-    config = replace(runner.config, tied=False)
+def _untied(runner: Runner, head_rows: int | None = None) -> Program:
+    """Return the model's Program with a slot of its own for the head, perhaps of fewer rows."""
+    config = replace(runner.config, tied=False, head_rows=head_rows)
     own = runner.program
     return build_program(config, own.cache_type, rotate_keys=_rotates_keys(own))
 
