@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fewbit.speculate.drafts import Draft
 
 NONE = "none"
+NESTED = "nested"
 SUFFIX = "suffix"
 
 
@@ -34,8 +35,73 @@ def _suffix(target: LoadedModel, text: Path | None = None) -> Draft:
     return SuffixDraft(() if text is None else target.text_prompt(_read(text)))
 
 
-NAMED: Mapping[str, Callable[[LoadedModel], Draft]] = {"ngram": _ngram, SUFFIX: _suffix}
+def _nested(target: LoadedModel) -> Draft:
+    from fewbit.speculate.low_bit import nested_draft
+
+    served = target.served
+    return nested_draft(target.runner, served.vocabulary, served.threads)
+
+
+NAMED: Mapping[str, Callable[[LoadedModel], Draft]] = {
+    "ngram": _ngram,
+    SUFFIX: _suffix,
+    NESTED: _nested,
+}
 """The drafts that need no file of their own; whatever else is named is a model."""
+
+
+def _exit(value: str) -> Callable[[LoadedModel], Draft]:
+    from fewbit.speculate.early_exit import early_exit_draft
+
+    if not value.isdecimal():
+        raise UsageError(f"--draft exit:{value} names no number of layers; give one, as in exit:8.")
+
+    def opened(target: LoadedModel) -> Draft:
+        served = target.served
+        return early_exit_draft(target.runner, int(value), served.vocabulary, served.threads)
+
+    return opened
+
+
+def _low_bit(value: str) -> Callable[[LoadedModel], Draft]:
+    from fewbit.formats.registry import parse_format
+    from fewbit.speculate.low_bit import low_bit_draft
+
+    form = parse_format(value)
+
+    def opened(target: LoadedModel) -> Draft:
+        served = target.served
+        return low_bit_draft(target.runner, form, served.vocabulary, served.threads)
+
+    return opened
+
+
+VALUED: Mapping[str, Callable[[str], Callable[[LoadedModel], Draft]]] = {
+    "exit": _exit,
+    "low-bit": _low_bit,
+}
+"""The same that take a value behind a colon."""
+
+
+_EXAMPLES = ("exit:8", "low-bit:q4_0")
+
+
+def named_draft(name: str) -> Callable[[LoadedModel], Draft] | None:
+    """Return what makes the draft of a name, beside a loaded target; None where a model is named.
+
+    Raises:
+        UsageError, UnsupportedError: a value behind the colon that is no number or no format.
+    """
+    kind, colon, value = name.partition(":")
+    return VALUED[kind](value) if colon and kind in VALUED else NAMED.get(name)
+
+
+def _both(
+    first: Callable[[LoadedModel], Draft], second: Callable[[LoadedModel], Draft]
+) -> Callable[[LoadedModel], Draft]:
+    from fewbit.speculate.combined import CombinedDraft
+
+    return lambda target: CombinedDraft(first(target), second(target))
 
 
 @dataclass(frozen=True)
@@ -98,7 +164,7 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
     """Return the draft of this name, a model's found and perhaps fetched, but not opened.
 
     Args:
-        name: `none`, one of `NAMED`, what a user calls a model, or the two joined by `+`.
+        name: `none`, one of `NAMED` or `VALUED`, what a user calls a model, or two joined by `+`.
         longest: tokens drafted at once, at most.
         text: a UTF-8 file that a suffix draft looks in too.
 
@@ -113,7 +179,7 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
     if name == NONE:
         return ChosenDraft(longest)
     first, _, rest = name.partition("+")
-    named = NAMED.get(first)
+    named = named_draft(first)
     if text is not None:
         if first != SUFFIX:
             raise UsageError(
@@ -121,13 +187,16 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
                 f"--draft {SUFFIX}, or leave --draft-text out."
             )
         named = partial(_suffix, text=text)
+    second = named_draft(rest) if named is not None and rest else None
+    if named is not None and second is not None:
+        named, rest = _both(named, second), ""
     if named is not None and not rest:
         return ChosenDraft(longest, named=named)
     try:
         return ChosenDraft(longest, named=named, path=locate(rest if named else name))
     except MissingError as error:
         raise MissingError(
-            f"The draft {error} Without a model there are: {', '.join((NONE, *NAMED))}."
+            f"The draft {error} Without a model there are: {', '.join((NONE, *NAMED, *_EXAMPLES))}."
         ) from error
 
 

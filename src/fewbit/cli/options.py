@@ -110,6 +110,8 @@ class RunOptions:
         Parameter(
             help="Speculate with a smaller model (a name, a path to a GGUF file, or a folder), or "
             "with the text so far: ngram, suffix, or either and then a model, as in suffix+MODEL; "
+            "or with the model itself, cheaper: nested (the upper bits of its 8-bit weights), "
+            "exit:8 (its first 8 layers), low-bit:q4_0 (a copy in another format); "
             "greedy and seeded output stays the same bit for bit."
         ),
     ] = "none"
@@ -147,6 +149,7 @@ class RunOptions:
 
     def settings(self) -> RunSettings:
         """Return how the model is to be run; raises UsageError."""
+        from fewbit.cli.drafts import NESTED
         from fewbit.model.runner import RunSettings
 
         return RunSettings(
@@ -160,6 +163,7 @@ class RunOptions:
             strict=self.strict,
             cache_type=cache_type(self.kv),
             rotate_keys=self.rotate_keys,
+            nested=NESTED in self.draft.split("+"),
         )
 
     def drafting(self) -> ChosenDraft:
