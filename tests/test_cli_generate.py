@@ -91,7 +91,9 @@ def test_a_fallback_is_told_recorded_and_can_be_forbidden(model, capsys, tmp_pat
     # Planted: no format needs a fallback.
     notes = {"int3-g32": "3-bit codes are run as 4-bit ones"}
     monkeypatch.setattr(
-        chooser, "packed_form", lambda t: replace(packed_form(t), note=notes.get(t.spec.name, ""))
+        chooser,
+        "packed_form",
+        lambda t, _: replace(packed_form(t), note=notes.get(t.spec.name, "")),
     )
     small = tmp_path / "small"
     assert run(["quantize", model, "--recipe", "rtn-int3-g32", "--out", str(small)]) == 0

@@ -123,7 +123,9 @@ def test_a_fallback_is_an_error_where_it_is_forbidden(folder, tmp_path, monkeypa
     # Planted: no format needs a fallback.
     planted = {"int3-g32": "3-bit codes are run as 4-bit ones"}
     monkeypatch.setattr(
-        chooser, "packed_form", lambda t: replace(packed_form(t), note=planted.get(t.spec.name, ""))
+        chooser,
+        "packed_form",
+        lambda t, _: replace(packed_form(t), note=planted.get(t.spec.name, "")),
     )
     with open_model(folder) as source:
         quantize(source, built_in("rtn-int3-g32"), tmp_path / "small")
