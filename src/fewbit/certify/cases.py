@@ -14,7 +14,7 @@ PROMPTS = {
     "def area(width: float, height: float) -> float:\n",
     "question": "Question: Why is the sky blue, and why are sunsets red?\nAnswer:",
     "list": "1. one\n2. two\n3. three\n4. four\n5. five\n6.",
-    "table": "| name | colour |\n|---|---|\n| apple | red |\n| banana | yellow |\n| lime | green |\n",
+    "table": "| name | colour |\n|---|---|\n| apple | red |\n| banana | yellow |\n| plum |",
 }
 """Texts to continue: repetitive ones, which an n-gram draft can follow, and an open one."""
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.certify.paths import Path
+from fewbit.certify.paths import NumberPath
 from fewbit.keyed_random import Purpose
 from fewbit.sampling import Block, Verifier
 from fewbit.speculate.block import block_odds
@@ -20,18 +20,18 @@ from fewbit.speculate.rows import remainder
 
 Rows: TypeAlias = NDArray[np.float64]
 
-Judge: TypeAlias = Callable[[Path, Block, Rows, Rows | None], list[int]]
+Judge: TypeAlias = Callable[[NumberPath, Block, Rows, Rows | None], list[int]]
 """(path, block, target [K + 1, V], draft [K, V] or None) -> accepted tokens and one more."""
 
 
-def honest(path: Path, block: Block, target: Rows, draft: Rows | None) -> list[int]:
+def honest(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
     """Return what the rule of the block's verifier keeps and draws."""
     rules = {Verifier.MATCH: match, Verifier.TOKEN: by_token, Verifier.BLOCK: by_block}
     verifier = block.verifier if block.draft else Verifier.MATCH
     return rules[verifier](path, block, target, draft)
 
 
-def match(path: Path, block: Block, target: Rows, _: Rows | None) -> list[int]:
+def match(path: NumberPath, block: Block, target: Rows, _: Rows | None) -> list[int]:
     """Draw from each row as without a draft, as long as the draft said so (`speculate.match`)."""
     tokens: list[int] = []
     for j, row in enumerate(target):
@@ -41,7 +41,7 @@ def match(path: Path, block: Block, target: Rows, _: Rows | None) -> list[int]:
     return tokens
 
 
-def by_token(path: Path, block: Block, target: Rows, draft: Rows | None) -> list[int]:
+def by_token(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
     """Reject token by token (`speculate.exact`)."""
     start = block.position
     for j, token in enumerate(block.draft):
@@ -52,7 +52,7 @@ def by_token(path: Path, block: Block, target: Rows, draft: Rows | None) -> list
     return _bonus(path, block, target)
 
 
-def by_block(path: Path, block: Block, target: Rows, draft: Rows | None) -> list[int]:
+def by_block(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
     """Reject a block's ending (`speculate.block`)."""
     start, kept = block.position, 0
     odds = block_odds(list(block.draft), draft, target)
@@ -65,7 +65,7 @@ def by_block(path: Path, block: Block, target: Rows, draft: Rows | None) -> list
     return [*block.draft[:kept], drawn]
 
 
-def _bonus(path: Path, block: Block, target: Rows) -> list[int]:
+def _bonus(path: NumberPath, block: Block, target: Rows) -> list[int]:
     kept = len(block.draft)
     key = (block.position + kept, Purpose.CORRECT, block.position)
     return [*block.draft, path.pick(key, target[kept])]

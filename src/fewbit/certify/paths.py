@@ -30,7 +30,7 @@ class Choice(NamedTuple):
     high: float
 
 
-class Path:
+class NumberPath:
     """One way through the decisions: given choices first, then the first interval of each.
 
     `siblings` are the beginnings of the paths that choose otherwise where this one was free.
@@ -84,11 +84,11 @@ def _intervals(
             yield Choice(key, start, end)
 
 
-def all_paths(walk: Callable[[Path], None]) -> Iterator[Path]:
+def all_paths(walk: Callable[[NumberPath], None]) -> Iterator[NumberPath]:
     """Walk every path, depth first, and yield each when it was walked."""
     left: list[tuple[Choice, ...]] = [()]
     while left:
-        path = Path(left.pop())
+        path = NumberPath(left.pop())
         walk(path)
         left += path.siblings
         yield path

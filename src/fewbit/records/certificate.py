@@ -1,4 +1,4 @@
-"""What `fewbit certify` found: whether a draft leaves the target's output as it is, and how sure."""
+"""What `fewbit certify` found: whether a draft leaves the output as it is, and the evidence."""
 
 from __future__ import annotations
 
