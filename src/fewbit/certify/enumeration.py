@@ -207,11 +207,12 @@ class _Run:
         (block,) = blocks
         target = self._planted.rows(logits, block, vocabulary)
         drafted = draft_rows(block.probabilities, block.support, len(block.draft), vocabulary)
-        tokens = (self._planted.judge or honest)(self._path, block, target, drafted)
+        planted = self._planted.judge if block.draft else None
+        tokens = (planted or honest)(self._path, block, target, drafted)
         self.rejected |= len(tokens) <= len(block.draft)
         if block.draft:
             self.rules.add(block.verifier.value)
-        if self._planted.judge is not None:
+        if planted is not None:
             block.sampler.remember(tokens)
             return [Drawn(tokens, [])]
         drawn = sample_blocks(logits, blocks, vocabulary=vocabulary, threads=threads)

@@ -41,10 +41,8 @@ class Acceptance(Record, frozen=True, kw_only=True):
 
 
 class EqualityCase(Record, frozen=True, kw_only=True):
-    """Requests with one way of sampling, once more with a draft, compared with their plain runs."""
+    """All requests once more, along a draft, compared with their plain runs."""
 
-    params: str
-    """How tokens were chosen, in words."""
     draft: str
     longest: int
     """Tokens drafted at once."""
@@ -62,6 +60,8 @@ class EqualityCheck(Record, frozen=True, kw_only=True):
     """Greedy and seeded output, with and without the draft, token by token and bit for bit."""
 
     prompts: tuple[str, ...]
+    params: tuple[str, ...]
+    """How tokens were chosen, in words; every prompt in each of these ways."""
     cases: tuple[EqualityCase, ...]
 
     @property

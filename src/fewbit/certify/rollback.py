@@ -1,0 +1,101 @@
+"""Keys and values after rejections and rollbacks, against those of one pass over the same tokens.
+
+Whole pages of verified tokens are compared, every byte of every layer: there a rejected token's row
+must have been written over by that of the token that took its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.certify.cases import PROMPTS, SAMPLED
+from fewbit.certify.forced import Disturbed, forced, said
+from fewbit.engine.loaded import LoadedModel
+from fewbit.engine.request import Request
+from fewbit.engine.stop import StopCondition
+from fewbit.model.runner import Piece, step_of
+from fewbit.records.certificate import CacheCase
+from fewbit.runtime.executor import Executor
+from fewbit.runtime.native import NativeExecutor
+from fewbit.runtime.reference import ReferenceExecutor
+from fewbit.runtime.step import PAGE, StepInput
+from fewbit.speculate.drafts import Draft
+
+PAGES = 2
+"""Whole pages to compare in each case."""
+
+_PROMPT = "rewrite"
+
+
+class WrittenStore:
+    """An executor that notes which token's row its one sequence wrote first at each position."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.first: dict[int, int] = {}
+        self.table: NDArray[np.int32] = np.empty(0, np.int32)
+
+    @property
+    def pages(self) -> int:
+        """Pages in the KV store."""
+        return self._executor.pages
+
+    def step(self, step: StepInput) -> NDArray[np.float32]:
+        """Run the step."""
+        (span,) = step.spans
+        for i in range(span.count):
+            self.first.setdefault(span.position + i, int(step.tokens[span.start + i]))
+        self.table = span.pages.copy()
+        return self._executor.step(step)
+
+
+def check_caches(target: LoadedModel, draft: Draft, longest: int) -> tuple[CacheCase, ...]:
+    """Compare the store after greedy and sampled runs, along the draft and a disturbed one."""
+    disturbed = Disturbed(draft, target.vocabulary)
+    names = list(SAMPLED)
+    return (
+        check_cache(target, draft, names[0], longest),
+        check_cache(target, disturbed, names[-1], longest),
+    )
+
+
+def check_cache(target: LoadedModel, draft: Draft, params: str, longest: int) -> CacheCase:
+    """Run one request along a draft and compare the whole pages that it leaves."""
+    prompt = target.text_prompt(PROMPTS[_PROMPT])
+    count = max(1, PAGES * PAGE + 1 - len(prompt))
+    store = WrittenStore(target.runner.executor)
+    request = Request(prompt, SAMPLED[params], StopCondition(count))
+    served = replace(target.served, executor=store)
+    ((generated, _),) = said(served, [request], forced(draft, longest))
+    tokens = [*prompt, *generated]
+    whole = (len(tokens) - 1) // PAGE
+    kept = tokens[: whole * PAGE]
+    fresh = _fresh_pages(target, kept, store.table)
+    executor = target.runner.executor
+    assert isinstance(executor, NativeExecutor | ReferenceExecutor)
+    read = executor.page
+    pairs = [(read(int(old)), read(int(new))) for old, new in zip(store.table, fresh, strict=False)]
+    return CacheCase(
+        params=params,
+        draft=draft.name,
+        longest=longest,
+        pages=whole,
+        bytes=sum(len(old) for old, _ in pairs),
+        written_over=sum(store.first[i] != token for i, token in enumerate(kept)),
+        differing=tuple(i for i, (old, new) in enumerate(pairs) if old != new),
+    )
+
+
+def _fresh_pages(
+    target: LoadedModel, tokens: list[int], taken: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Run tokens once, in pages that nobody has, and return those."""
+    executor = target.runner.executor
+    free = [page for page in range(executor.pages) if page not in taken]
+    pages = np.array(free[: len(tokens) // PAGE], np.int32)
+    ids, nothing = np.array(tokens, np.int32), np.empty(0, np.int32)
+    executor.step(step_of([Piece(ids, 0, pages, nothing)]))
+    return pages
