@@ -104,13 +104,13 @@ class Found:
 
 
 def enumerate_case(case: Enumerated, planted: Planted = NOTHING) -> EnumerationCase:
-    """Compare what the engine emits with what the target says.
-
-    Raises:
-        DisagreementError: a draw came out otherwise than its rule says it must.
-    """
+    """Compare what the engine emits with what the target says."""
     expected = target_law(case)
-    found = engine_law(case, planted)
+    found, fault = Found(), ""
+    try:
+        found = engine_law(case, planted)
+    except DisagreementError as error:
+        fault = str(error)
     outputs = expected.keys() | found.law.keys()
     return EnumerationCase(
         draft=case.name,
@@ -124,11 +124,16 @@ def enumerate_case(case: Enumerated, planted: Planted = NOTHING) -> EnumerationC
         total=float(sum(found.law.values())),
         distance=max(abs(expected.get(o, 0.0) - found.law.get(o, 0.0)) for o in outputs),
         tolerance=TOLERANCE,
+        fault=fault,
     )
 
 
 def engine_law(case: Enumerated, planted: Planted = NOTHING) -> Found:
-    """Return the distribution of the engine's output, over all paths."""
+    """Return the distribution of the engine's output, over all paths.
+
+    Raises:
+        DisagreementError: a draw came out otherwise than its rule says it must.
+    """
     found, run = Found(), _Run(case, planted)
     for path in all_paths(run.walk):
         found.law[run.output] += path.weight
@@ -183,7 +188,6 @@ class _Run:
         engine = Engine(
             replace(served, executor=self._planted.executor(served.executor)),
             Speculation(_Followed(self._case, path), self._case.longest, control=FixedLengths),
-            clock=lambda: 0.0,
             drawing=Drawing(partial(TokenSampler, numbers=numbers), self._draw),
         )
         tokens: list[int] = []

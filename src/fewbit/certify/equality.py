@@ -42,6 +42,7 @@ def check_equality(
         cases.append(
             EqualityCase(
                 draft=drafts.name,
+                disturbed=isinstance(drafts, Disturbed),
                 longest=longest,
                 together=min(together, len(requests)),
                 requests=len(requests),

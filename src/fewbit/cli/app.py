@@ -80,6 +80,10 @@ COMMANDS = {
         "Compute what speculation is worth: formula and simulation, also for a measured run.",
         "fewbit speed-model --acceptance 0.25,0.5,0.9 --draft-cost 0.1 --k 1..8",
     ),
+    "certify": (
+        "Prove that a draft changes nothing of what a model says; write the certificate.",
+        "fewbit certify smollm2-135m --draft ngram --html certificate.html",
+    ),
     "bench": (
         "Measure a model's speed beside what this machine can do.",
         "fewbit bench smollm2-135m --concurrency 1,16",

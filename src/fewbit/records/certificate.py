@@ -44,6 +44,8 @@ class EqualityCase(Record, frozen=True, kw_only=True):
     """All requests once more, along a draft, compared with their plain runs."""
 
     draft: str
+    disturbed: bool
+    """Some drafted tokens were replaced, and any proposed where there were none."""
     longest: int
     """Tokens drafted at once."""
     together: int
@@ -107,11 +109,13 @@ class EnumerationCase(Record, frozen=True, kw_only=True):
     distance: float
     """Largest difference of the two probabilities of any output."""
     tolerance: float
+    fault: str = ""
+    """How a draw came out otherwise than its rule says; nothing else is known then."""
 
     @property
     def equal(self) -> bool:
         """Whether the two distributions are one."""
-        return self.distance <= self.tolerance
+        return not self.fault and self.distance <= self.tolerance
 
 
 class ControlCase(Record, frozen=True, kw_only=True):

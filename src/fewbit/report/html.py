@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fewbit import __version__
+from fewbit.records.certificate import Certificate
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Interval
 from fewbit.records.figures import describe, number, size
 from fewbit.records.kernels import KernelRecord
@@ -47,6 +48,12 @@ def compress_page(report: CompressReport) -> str:
     """Return all attempts of one compression, with the accepted or best one in full."""
     title = f"{report.outcome.value}: {report.source.name} compressed"
     return _render("compress.html.j2", title, r=report, shown=shown_attempt(report))
+
+
+def certificate_page(certificate: Certificate) -> str:
+    """Return a certificate as a page of its own."""
+    title = f"{certificate.standing.value}: {certificate.draft} for {certificate.target.name}"
+    return _render("certificate.html.j2", title, c=certificate)
 
 
 def shown_attempt(report: CompressReport) -> Attempt | None:

@@ -1,0 +1,225 @@
+"""One certificate: every check in turn, and what follows from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fewbit.certify.cases import CertifySettings
+from fewbit.certify.enumeration import Enumerated, enumerate_case
+from fewbit.certify.equality import check_equality
+from fewbit.certify.partition import Watch, check_sampling
+from fewbit.certify.planted import CONTROLS, PENALIZED, run_control
+from fewbit.certify.rollback import check_caches
+from fewbit.certify.tiny import write_draft, write_target
+from fewbit.engine.loaded import LoadedModel, load_model
+from fewbit.engine.loaded_draft import load_draft
+from fewbit.model.facts import model_facts
+from fewbit.model.runner import RunSettings
+from fewbit.records.certificate import (
+    CacheCase,
+    Certificate,
+    ControlCase,
+    EnumerationCase,
+    EqualityCheck,
+    SamplingCheck,
+    Standing,
+)
+from fewbit.records.evaluation import Conditions
+from fewbit.records.generation import DraftModelRecord
+from fewbit.sampling import SamplingParams
+from fewbit.speculate.drafts import Draft
+
+TINY = RunSettings(threads=1, context=64)
+"""How the tiny models run."""
+
+TRUNCATED = SamplingParams(temperature=1.3, top_k=3, top_p=0.9, min_p=0.05, logit_bias={1: -0.7})
+WHOLE = SamplingParams()
+
+
+@dataclass(frozen=True)
+class OpenDraft:
+    """The draft of a certificate, opened beside the target.
+
+    `beside_tiny` opens a draft of the same kind beside a tiny target; a model is replaced by the
+    one in the folder it is given.
+    """
+
+    draft: Draft
+    model: DraftModelRecord | None
+    beside_tiny: Callable[[LoadedModel, Path], Draft]
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What was checked."""
+
+    equality: EqualityCheck
+    enumerations: tuple[EnumerationCase, ...]
+    controls: tuple[ControlCase, ...]
+    caches: tuple[CacheCase, ...]
+    sampling: SamplingCheck | None
+
+
+def certify(
+    target: LoadedModel,
+    drafting: OpenDraft,
+    settings: CertifySettings,
+    conditions: Conditions,
+    watch: Watch,
+) -> Certificate:
+    """Check that a draft changes nothing of what a target says.
+
+    Raises:
+        FewbitError: a request failed, or a tiny model could not be made.
+    """
+    began = time.perf_counter()
+    with TemporaryDirectory(prefix="fewbit-certify-") as folder:
+        enumerations, controls = check_tiny(Path(folder), drafting.beside_tiny, watch)
+    longest = max(settings.lengths)
+    equality = check_equality(target, drafting.draft, settings, watch)
+    watch("caches", 0, 1)
+    caches = check_caches(target, drafting.draft, longest)
+    sampling = None
+    if settings.long:
+        sampling = check_sampling(target, drafting.draft, longest, watch)
+    checks = Checks(equality, enumerations, controls, caches, sampling)
+    standing, reasons = standing_of(checks)
+    return Certificate(
+        standing=standing,
+        reasons=reasons,
+        target=model_facts(target.runner.source),
+        draft=drafting.draft.name,
+        draft_model=drafting.model,
+        preserved=preserved(target),
+        equality=equality,
+        enumerations=enumerations,
+        controls=controls,
+        caches=caches,
+        sampling=sampling,
+        kernels=target.runner.kernels,
+        conditions=conditions,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def check_tiny(
+    folder: Path, beside_tiny: Callable[[LoadedModel, Path], Draft], watch: Watch
+) -> tuple[tuple[EnumerationCase, ...], tuple[ControlCase, ...]]:
+    """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
+    target = load_model(write_target(folder / "tiny-target"), TINY)
+    model = write_draft(folder / "tiny-draft")
+    drawing = Enumerated("", target, load_draft(model, target, TINY).draft, WHOLE, "")
+    cases = list(_enumerated(target, beside_tiny(target, model), drawing))
+    enumerations = []
+    for i, case in enumerate(cases):
+        watch("enumeration", i, len(cases))
+        enumerations.append(enumerate_case(case))
+    controls = []
+    for i, control in enumerate(CONTROLS):
+        watch("controls", i, len(CONTROLS))
+        controls.append(run_control(control, drawing))
+    return tuple(enumerations), tuple(controls)
+
+
+def preserved(target: LoadedModel) -> str:
+    """Say whose distribution speculation leaves as it is."""
+    kernels = target.runner.kernels
+    formats = ", ".join(sorted({kernel.format for kernel in kernels}))
+    rounding = ", ".join(sorted({kernel.activations for kernel in kernels}))
+    return (
+        f"the distribution of {target.runner.source.path.name} as it is run here: weights in "
+        f"{formats}, activations {rounding}, keys and values in "
+        f"{target.runner.program.cache_type.value}. If that is a quantized copy of a model, it is "
+        "the copy's distribution, not the original's; how far those are apart is what 'fewbit "
+        "eval' measures. Bit equality holds on one machine and build; that the distribution is "
+        "the target's holds on any."
+    )
+
+
+def standing_of(checks: Checks) -> tuple[Standing, tuple[str, ...]]:
+    """Return the verdict and the reasons for it."""
+    if faults := tuple(_faults(checks)):
+        return Standing.NOT_CERTIFIED, faults
+    if gaps := tuple(_gaps(checks)):
+        return Standing.INCONCLUSIVE, gaps
+    return Standing.CERTIFIED, tuple(_evidence(checks))
+
+
+def _enumerated(target: LoadedModel, draft: Draft, drawing: Enumerated) -> Iterator[Enumerated]:
+    """Yield what is enumerated: the draft in three ways of sampling, and a model that draws."""
+    yield Enumerated(draft.name, target, draft, WHOLE, "temperature 1", length=5, longest=3)
+    yield Enumerated(draft.name, target, draft, PENALIZED, "frequency and presence penalty")
+    described = "temperature 1.3, top-k, top-p, min-p, a bias, an end inside blocks"
+    yield Enumerated(draft.name, target, draft, TRUNCATED, described, length=5, longest=3, end=2)
+    if draft.name != drawing.draft.name:
+        name = drawing.draft.name
+        yield Enumerated(name, target, drawing.draft, PENALIZED, "frequency and presence penalty")
+
+
+def _faults(checks: Checks) -> Iterator[str]:
+    """Yield what speaks against the draft, or against the checks themselves."""
+    yield from checks.equality.differences
+    for case in checks.enumerations:
+        if not case.equal:
+            yield f"enumeration, {case.draft}, {case.params}: {case.fault or _apart(case)}"
+    for control in checks.controls:
+        if not control.caught:
+            yield f"{control.bug} was planted and not noticed, so the enumeration proves nothing"
+    for cache in checks.caches:
+        if cache.differing:
+            yield (
+                f"the KV cache differs from a fresh run's in {len(cache.differing)} of "
+                f"{cache.pages} pages ({cache.draft}, {cache.params})"
+            )
+    if checks.sampling is not None and not checks.sampling.passed:
+        yield (
+            f"{checks.sampling.partition} come {checks.sampling.bias:+.4f} too often: z is "
+            f"{checks.sampling.z:.2f}, and {checks.sampling.critical:.2f} is the most"
+        )
+
+
+def _apart(case: EnumerationCase) -> str:
+    return f"probabilities differ by up to {case.distance:.2e}"
+
+
+def _gaps(checks: Checks) -> Iterator[str]:
+    """Yield what was not put to the test, so that nothing follows."""
+    acceptance = checks.equality.acceptance
+    if not any(case.acceptance.proposed for case in checks.equality.cases if not case.disturbed):
+        yield "the draft proposed nothing on any prompt, so nothing of it was tested"
+    if not acceptance.rejected:
+        yield "no drafted token was rejected, so rollback was not tested"
+    if not any(case.written_over for case in checks.caches):
+        yield "no row of the KV cache was written over, so rollback was not tested"
+
+
+def _evidence(checks: Checks) -> Iterator[str]:
+    """Yield what was found."""
+    equality = checks.equality
+    acceptance = equality.acceptance
+    yield (
+        f"{equality.tokens:,} tokens in {len(equality.cases)} runs equal the plain ones, with "
+        f"their log-probabilities, bit for bit; {acceptance.accepted:,} drafted tokens were "
+        f"accepted and {acceptance.rejected:,} rejected"
+    )
+    worst = max(case.distance for case in checks.enumerations)
+    paths = sum(case.paths for case in checks.enumerations)
+    yield (
+        f"{len(checks.enumerations)} whole distributions, over {paths:,} paths through the engine, "
+        f"equal the target's to {worst:.1e}"
+    )
+    yield f"{len(checks.controls)} planted bugs were all noticed"
+    yield (
+        f"{sum(case.pages for case in checks.caches)} pages of the KV cache equal those of a fresh "
+        f"run, where {sum(case.written_over for case in checks.caches)} rows were written over"
+    )
+    if (sampling := checks.sampling) is not None:
+        yield (
+            f"of {sampling.tokens:,} sampled tokens {sampling.partition} come {sampling.bias:+.4f} "
+            f"more often than the target says (z {sampling.z:.2f}); {sampling.detectable:.4f} "
+            f"would be noticed with a power of {sampling.power:.0%}"
+        )

@@ -1,0 +1,134 @@
+"""`fewbit certify`: proof, over the path that users run, that a draft changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fewbit.cli.activations import ActivationsOption, rounding
+from fewbit.cli.cache import KvOption, RotateOption, cache_type
+from fewbit.cli.output import HtmlOption, JsonOption
+from fewbit.errors import UsageError
+
+if TYPE_CHECKING:
+    from fewbit.certify.certificate import OpenDraft
+    from fewbit.cli.drafts import ChosenDraft
+    from fewbit.engine.loaded import LoadedModel
+    from fewbit.model.runner import RunSettings
+    from fewbit.speculate.drafts import Draft
+
+CONTEXT = 512
+"""Positions of a sequence; the longest request takes about 130."""
+
+
+def certify(  # noqa: PLR0913
+    model: Annotated[str, Parameter(name="MODEL")],
+    /,
+    *,
+    draft: str,
+    draft_text: Path | None = None,
+    draft_tokens: str = "1,4,8",
+    concurrency: str = "1,4,16",
+    tokens: int = 24,
+    long: Annotated[bool, Parameter(negative="")] = False,
+    activations: ActivationsOption = None,
+    kv: KvOption = "f16",
+    rotate_keys: RotateOption = False,
+    threads: int | None = None,
+    keep_packed: Annotated[bool, Parameter(negative="")] = False,
+    html: HtmlOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Prove that a draft changes nothing of what a model says.
+
+    Exit code 0 is CERTIFIED, 3 NOT CERTIFIED, 4 INCONCLUSIVE.
+
+    Example: fewbit certify smollm2-135m --draft ngram --html certificate.html
+
+    Args:
+        model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
+        draft: What drafts, as `fewbit generate --draft` takes it.
+        draft_text: A text file that a suffix draft looks in too.
+        draft_tokens: Tokens drafted at once; several numbers, separated by commas.
+        concurrency: How many requests at once; several numbers, separated by commas.
+        tokens: Tokens that each compared request generates.
+        long: Also sample from the model itself, with 80% power for a bias of 0.01; minutes.
+        activations: How layers with integer weights round their inputs: int8, int8-token,
+            int8-static or bf16; by default as the model says.
+        kv: How keys and values are stored.
+        rotate_keys: Rotate keys before they are stored.
+        threads: Of the native executor; every core by default.
+        keep_packed: Keep the weights as they are run in a file beside the model.
+        html: Write the certificate as a page that opens offline to this file.
+        json: Write the certificate to this file; - prints it on stdout instead of the tables.
+    """
+    from fewbit.atomic import write_bytes
+    from fewbit.certify.cases import CertifySettings
+    from fewbit.certify.certificate import certify as certified
+    from fewbit.cli.drafts import chosen_draft
+    from fewbit.cli.output import deliver
+    from fewbit.cli.progress import watched
+    from fewbit.cli.pull import locate
+    from fewbit.engine.loaded import load_model
+    from fewbit.evaluate.conditions import conditions
+    from fewbit.model.runner import RunSettings
+    from fewbit.report.certificate import print_certificate
+    from fewbit.report.html import certificate_page
+    from fewbit.runtime.native import available_cores
+
+    lengths, together = _counts("draft-tokens", draft_tokens), _counts("concurrency", concurrency)
+    settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
+    chosen = chosen_draft(draft, max(settings.lengths), draft_text)
+    run = RunSettings(
+        threads=threads,
+        context=CONTEXT,
+        sequences=max(settings.together) + 1,
+        activations=rounding(activations),
+        cache_type=cache_type(kv),
+        rotate_keys=rotate_keys,
+        keep_packed=keep_packed,
+    )
+    target = load_model(locate(model), run)
+    drafting = _opened(chosen, target, run)
+    ran = conditions(
+        target.runner.kernels,
+        threads or available_cores(),
+        "native",
+        kv=kv,
+        rotated_keys=rotate_keys,
+    )
+    with watched() as watch:
+        found = certified(target, drafting, settings, ran, watch)
+    if html is not None:
+        write_bytes(html, certificate_page(found).encode())
+    deliver(found, json, print_certificate)
+    return found.standing.exit_code
+
+
+def _opened(chosen: ChosenDraft, target: LoadedModel, run: RunSettings) -> OpenDraft:
+    """Return the draft beside the target, and how one of its kind is opened beside a tiny one."""
+    from fewbit.certify.certificate import TINY, OpenDraft
+
+    opened = chosen.opened(target, run)
+    if opened.speculation is None:
+        raise UsageError("--draft is none, which changes nothing; name a draft to certify.")
+
+    def beside_tiny(tiny: LoadedModel, model: Path) -> Draft:
+        kind = chosen if chosen.path is None else replace(chosen, path=model)
+        speculation = kind.opened(tiny, TINY).speculation
+        assert speculation is not None
+        return speculation.draft
+
+    return OpenDraft(opened.speculation.draft, opened.record, beside_tiny)
+
+
+def _counts(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--{name} is {text!r}; write numbers with commas, such as 1,4,8."
+        ) from None
