@@ -12,7 +12,7 @@ from fewbit.certify.cases import CertifySettings
 from fewbit.certify.enumeration import Enumerated, enumerate_case
 from fewbit.certify.equality import check_equality
 from fewbit.certify.partition import Watch, check_sampling
-from fewbit.certify.planted import CONTROLS, PENALIZED, run_control
+from fewbit.certify.planted import PENALIZED, PLAIN, run_controls
 from fewbit.certify.rollback import check_caches
 from fewbit.certify.tiny import write_draft, write_target
 from fewbit.engine.loaded import LoadedModel, load_model
@@ -37,7 +37,6 @@ TINY = RunSettings(threads=1, context=64)
 """How the tiny models run."""
 
 TRUNCATED = SamplingParams(temperature=1.3, top_k=3, top_p=0.9, min_p=0.05, logit_bias={1: -0.7})
-WHOLE = SamplingParams()
 
 
 @dataclass(frozen=True)
@@ -112,17 +111,13 @@ def check_tiny(
     """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
     target = load_model(write_target(folder / "tiny-target"), TINY)
     model = write_draft(folder / "tiny-draft")
-    drawing = Enumerated("", target, load_draft(model, target, TINY).draft, WHOLE, "")
+    drawing = Enumerated("", target, load_draft(model, target, TINY).draft, PLAIN, "")
     cases = list(_enumerated(target, beside_tiny(target, model), drawing))
     enumerations = []
     for i, case in enumerate(cases):
         watch("enumeration", i, len(cases))
         enumerations.append(enumerate_case(case))
-    controls = []
-    for i, control in enumerate(CONTROLS):
-        watch("controls", i, len(CONTROLS))
-        controls.append(run_control(control, drawing))
-    return tuple(enumerations), tuple(controls)
+    return tuple(enumerations), run_controls(drawing, watch)
 
 
 def preserved(target: LoadedModel) -> str:
@@ -151,7 +146,7 @@ def standing_of(checks: Checks) -> tuple[Standing, tuple[str, ...]]:
 
 def _enumerated(target: LoadedModel, draft: Draft, drawing: Enumerated) -> Iterator[Enumerated]:
     """Yield what is enumerated: the draft in three ways of sampling, and a model that draws."""
-    yield Enumerated(draft.name, target, draft, WHOLE, "temperature 1", length=5, longest=3)
+    yield Enumerated(draft.name, target, draft, PLAIN, "temperature 1")
     yield Enumerated(draft.name, target, draft, PENALIZED, "frequency and presence penalty")
     described = "temperature 1.3, top-k, top-p, min-p, a bias, an end inside blocks"
     yield Enumerated(draft.name, target, draft, TRUNCATED, described, length=5, longest=3, end=2)

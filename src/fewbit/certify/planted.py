@@ -5,17 +5,18 @@ Each says where it was met. A certificate whose controls were not caught proves 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.certify.enumeration import Enumerated, Planted, enumerate_case
+from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate_case
 from fewbit.certify.judges import Rows, by_block
 from fewbit.certify.paths import Key, NumberPath
 from fewbit.keyed_random import Purpose
-from fewbit.records.certificate import ControlCase
+from fewbit.records.certificate import ControlCase, EnumerationCase
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import StepInput
 from fewbit.sampling import Block, SamplingParams
@@ -23,6 +24,8 @@ from fewbit.speculate.block import block_odds
 
 PENALIZED = SamplingParams(frequency_penalty=1.2, presence_penalty=0.4)
 """Every token that was drawn counts for the next one."""
+
+PLAIN = SamplingParams()
 
 LIKELY = 0.3
 """Of the likeliest token's probability; a draft at or above it looks good enough to the bug."""
@@ -34,7 +37,7 @@ class Control(NamedTuple):
     bug: str
     described: str
     planted: Planted
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams = PLAIN
 
 
 def wrong_residual(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
@@ -159,18 +162,27 @@ CONTROLS = (
 )
 
 
-def run_control(control: Control, case: Enumerated) -> ControlCase:
-    """Return what the enumeration says of a bug, and of the same request without it.
+def run_controls(
+    case: Enumerated, watch: Callable[[str, int, int], None]
+) -> tuple[ControlCase, ...]:
+    """Return what the enumeration says of each bug, and of the same request without it.
 
     The bug must be what makes the difference, so both are run.
     """
-    asked = replace(case, params=control.params)
-    right = enumerate_case(asked)
-    wrong = enumerate_case(asked, control.planted)
-    return ControlCase(
-        bug=control.bug,
-        planted=control.described,
-        distance=wrong.distance,
-        without=right.distance,
-        tolerance=right.tolerance,
-    )
+    right: dict[str, EnumerationCase] = {}
+    found = []
+    for i, control in enumerate(CONTROLS):
+        watch("controls", i, len(CONTROLS))
+        asked = replace(case, params=control.params)
+        if repr(control.params) not in right:
+            right[repr(control.params)] = enumerate_case(asked)
+        found.append(
+            ControlCase(
+                bug=control.bug,
+                planted=control.described,
+                distance=enumerate_case(asked, control.planted).distance,
+                without=right[repr(control.params)].distance,
+                tolerance=TOLERANCE,
+            )
+        )
+    return tuple(found)

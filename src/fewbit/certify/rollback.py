@@ -25,7 +25,7 @@ from fewbit.runtime.step import PAGE, StepInput
 from fewbit.speculate.drafts import Draft
 
 PAGES = 2
-"""Whole pages to compare in each case."""
+"""Whole pages to fill, counted from the page in which the prompt ends."""
 
 _PROMPT = "rewrite"
 
@@ -65,7 +65,7 @@ def check_caches(target: LoadedModel, draft: Draft, longest: int) -> tuple[Cache
 def check_cache(target: LoadedModel, draft: Draft, params: str, longest: int) -> CacheCase:
     """Run one request along a draft and compare the whole pages that it leaves."""
     prompt = target.text_prompt(PROMPTS[_PROMPT])
-    count = max(1, PAGES * PAGE + 1 - len(prompt))
+    count = (len(prompt) // PAGE + PAGES) * PAGE + 1 - len(prompt)
     store = WrittenStore(target.runner.executor)
     request = Request(prompt, SAMPLED[params], StopCondition(count))
     served = replace(target.served, executor=store)

@@ -1,0 +1,64 @@
+"""`fewbit certify` on a tiny model, from the command line to the record and the page."""
+
+import pytest
+from test_cli_generate import written
+
+from fewbit.cli.app import run
+from fewbit.records.base import from_json
+from fewbit.records.certificate import Certificate, Standing
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(written(tmp_path_factory.mktemp("tiny")))
+
+
+SMALL = ("--draft-tokens", "3", "--concurrency", "1,16", "--tokens", "12", "--threads", "1")
+
+
+def test_a_draft_is_certified_and_both_files_are_written(model, tmp_path, capsys):
+    json, html = tmp_path / "c.json", tmp_path / "c.html"
+    code = run(
+        ["certify", model, "--draft", "suffix", *SMALL, "--json", str(json), "--html", str(html)]
+    )
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert "CERTIFIED" in out
+    assert "not the original's" in " ".join(out.split())
+    found = from_json(Certificate, json.read_bytes(), name="c.json")
+    assert found.standing is Standing.CERTIFIED
+    assert found.draft == "suffix"
+    assert len(found.controls) == 6
+    assert all(case.caught for case in found.controls)
+    page = html.read_text()
+    assert "CERTIFIED" in page
+    assert all(control.bug in page for control in found.controls)
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_model_is_certified_as_a_draft(model, tmp_path):
+    json = tmp_path / "c.json"
+    assert run(["certify", model, "--draft", model, *SMALL, "--json", str(json)]) == 0
+    found = from_json(Certificate, json.read_bytes(), name="c.json")
+    assert found.draft_model is not None
+    assert {case.rule for case in found.enumerations} == {"block"}
+    assert found.equality.acceptance.accepted > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--draft", "none"), "--draft is none"),
+        (("--draft", "ngram", "--draft-tokens", "x"), "--draft-tokens is 'x'"),
+        (("--draft", "ngram", "--draft-tokens", "0"), "is 0"),
+        (("--draft", "ngram", "--concurrency", "-1"), "is -1"),
+        (("--draft", "ngram", "--tokens", "0"), "tokens is 0"),
+        (("--draft", "/nowhere.gguf"), "/nowhere.gguf"),
+        ((), "--draft"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(model, capsys, options, said):
+    assert run(["certify", model, *options]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
