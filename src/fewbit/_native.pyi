@@ -145,6 +145,7 @@ class SamplingThreads:
                 str,
                 NDArray[np.float32] | None,
                 NDArray[np.int32] | None,
+                NDArray[np.int32] | None,
             ]
         ],
     ) -> list[
@@ -155,7 +156,9 @@ class SamplingThreads:
         logits: NDArray[np.float32],
         vocabulary: int,
         support: NDArray[np.int32] | None,
-        draws: Sequence[tuple[TokenSampler, int, int, int, NDArray[np.float32] | None]],
+        draws: Sequence[
+            tuple[TokenSampler, int, int, int, NDArray[np.float32] | None, NDArray[np.int32] | None]
+        ],
     ) -> list[tuple[int, str, int, int]]: ...
 
 def keyed_uniform(seed: int, sample: int, position: int, purpose: int, start: int = 0) -> float: ...

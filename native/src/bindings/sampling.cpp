@@ -30,6 +30,7 @@ namespace {
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using WriteRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Masks = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Detail = std::tuple<double, double, std::vector<int32_t>, std::vector<double>>;
 using Result = std::tuple<std::vector<int32_t>, std::vector<Detail>, const char*, int64_t, int64_t>;
@@ -97,10 +98,19 @@ Judge judge_named(const std::string& name) {
   return Judge::kBlock;
 }
 
-// A block as Python gives it: sampler, row, position, draft, top_logprobs, verifier, and what was
-// drafted from and over which ids.
-using GivenBlock = std::tuple<TokenSampler*, int64_t, int64_t, std::vector<int32_t>, int64_t,
-                              std::string, std::optional<Rows>, std::optional<Ids>>;
+// A block as Python gives it: sampler, row, position, draft, top_logprobs, verifier, what was
+// drafted from and over which ids, and a mask for each row.
+using GivenBlock =
+    std::tuple<TokenSampler*, int64_t, int64_t, std::vector<int32_t>, int64_t, std::string,
+               std::optional<Rows>, std::optional<Ids>, std::optional<Masks>>;
+
+// The masks of at least `rows` rows over ids up to `last`.
+const uint32_t* mask_words(const std::optional<Masks>& masks, size_t rows, int64_t last) {
+  if (!masks) return nullptr;
+  require(masks->shape(0) >= rows, "there are fewer masks than rows");
+  require(static_cast<int64_t>(masks->shape(1)) * 32 > last, "a mask is short of ids");
+  return reinterpret_cast<const uint32_t*>(masks->data());
+}
 
 DrawnFrom drawn_from(const Rows& rows, const std::optional<Ids>& support, size_t drafted) {
   require(rows.shape(0) >= drafted, "there are fewer rows of probabilities than drafted tokens");
@@ -112,11 +122,13 @@ DrawnFrom drawn_from(const Rows& rows, const std::optional<Ids>& support, size_t
 }
 
 BlockRequest make_request(GivenBlock& given, const Logits& logits, size_t rows) {
-  auto& [sampler, row, position, draft, top, verifier, probabilities, support] = given;
+  auto& [sampler, row, position, draft, top, verifier, probabilities, support, masks] = given;
   require(sampler != nullptr, "a sampler is None");
   require(row >= 0 && static_cast<size_t>(row) + draft.size() < rows,
           "a block reaches beyond the rows of the logits");
   BlockRequest request{sampler, row, position, std::move(draft), top, judge_named(verifier)};
+  request.allowed = mask_words(masks, request.draft.size() + 1, logits.vocabulary - 1);
+  request.allowed_words = masks ? static_cast<int64_t>(masks->shape(1)) : 0;
   if (request.judge == Judge::kMatch) return request;
   require(probabilities.has_value(), "a drafted block has no probabilities to be judged by");
   for (const int32_t token : request.draft)
@@ -147,8 +159,9 @@ std::vector<Result> draw(SamplingThreads& threads, const Rows& rows, int64_t voc
   return results;
 }
 
-// A draw for a draft: sampler, row, position, start, and where what it is drawn from goes.
-using GivenDraw = std::tuple<TokenSampler*, int64_t, int64_t, int64_t, std::optional<WriteRow>>;
+// A draw for a draft: sampler, row, position, start, where what it is drawn from goes, and a mask.
+using GivenDraw = std::tuple<TokenSampler*, int64_t, int64_t, int64_t, std::optional<WriteRow>,
+                             std::optional<Masks>>;
 using ProposalResult = std::tuple<int32_t, const char*, int64_t, int64_t>;
 
 std::vector<ProposalResult> propose(SamplingThreads& threads, const Rows& rows, int64_t vocabulary,
@@ -164,11 +177,14 @@ std::vector<ProposalResult> propose(SamplingThreads& threads, const Rows& rows, 
   logits.vocabulary = std::min(logits.vocabulary, logits.stride);
   require(logits.vocabulary > 0, "no column is in the vocabulary");
   std::vector<ProposalRequest> requests;
-  for (const auto& [sampler, row, position, start, into] : given) {
+  const int64_t last =
+      ids.empty() ? logits.vocabulary - 1 : ids[static_cast<size_t>(logits.vocabulary - 1)];
+  for (const auto& [sampler, row, position, start, into, mask] : given) {
     require(sampler != nullptr, "a sampler is None");
     require(0 <= row && static_cast<size_t>(row) < rows.shape(0), "a row is not there");
     require(!into || into->shape(0) == rows.shape(1), "into must have a place for each column");
-    requests.push_back({sampler, row, position, start, into ? into->data() : nullptr});
+    requests.push_back(
+        {sampler, row, position, start, into ? into->data() : nullptr, mask_words(mask, 1, last)});
   }
   std::vector<ProposalDraw> found;
   {

@@ -111,9 +111,19 @@ void Distribution::adjust(const LogitsRow& row, const SamplingRule& rule,
 }
 
 void Distribution::forbid(const LogitsRow& row) {
-  for (int64_t at = 0; at < vocabulary_; ++at) {
-    const auto id = static_cast<uint32_t>(row.id(at));
-    if ((row.allowed[id / 32] >> (id % 32) & 1) == 0) values_[static_cast<size_t>(at)] = kBanned;
+  if (!row.ids.empty()) {
+    for (int64_t at = 0; at < vocabulary_; ++at) {
+      const auto id = static_cast<uint32_t>(row.id(at));
+      if ((row.allowed[id / 32] >> (id % 32) & 1) == 0) values_[static_cast<size_t>(at)] = kBanned;
+    }
+    return;
+  }
+  // Most words of a grammar's mask are all ones or all zeros. Values are padded to whole blocks.
+  for (int64_t at = 0; at < vocabulary_; at += 32) {
+    const uint32_t word = row.allowed[at / 32];
+    float* values = values_.data() + at;
+    if (word == 0xffffffffu) continue;
+    for (int64_t i = 0; i < 32; ++i) values[i] = word >> i & 1 ? values[i] : kBanned;
   }
 }
 

@@ -9,7 +9,7 @@ ProposalDraw draw_proposal(const Logits& logits, std::span<const int32_t> suppor
   TokenSampler& sampler = *request.sampler;
   Distribution& q = buffers.distribution;
   const float* values = logits.values + request.row * logits.stride;
-  const LogitsRow row{values, logits.vocabulary, support, nullptr};
+  const LogitsRow row{values, logits.vocabulary, support, request.allowed};
   ProposalDraw draw;
   draw.fault = q.shape(row, sampler.rule, sampler.history);
   if (draw.fault != SamplingFault::kNone) {

@@ -16,6 +16,7 @@ struct ProposalRequest {
   // Takes what the token is drawn from, a float a column; null draws by the number that the target
   // will draw by.
   float* into;
+  const uint32_t* allowed;  // a bit for each of the target's ids; null for no constraint
 };
 
 struct ProposalDraw {

@@ -3,7 +3,7 @@
 The order of the pipeline, and whose it is:
 
 1. ids at or beyond the tokenizer's vocabulary (padding rows of the head) are masked;
-2. `logit_bias` is added; a bias of -100 or less bans the token;
+2. `logit_bias` is added; a bias of -100 or less bans the token; so does the request's grammar;
 3. penalties: repetition over prompt and output, frequency and presence over the output alone;
 4. temperature (0 picks the largest logit and ends here);
 5. top-k, then top-p over what top-k left, then min-p; softmax over what is left.
@@ -21,6 +21,7 @@ sample, position, `Purpose.TOKEN`).
 """
 
 from fewbit._native import ScriptedNumbers
+from fewbit.sampling.constraint import Constraint
 from fewbit.sampling.distribution import NO_HISTORY, History, adjusted_logits, distribution
 from fewbit.sampling.draws import (
     Block,
@@ -41,6 +42,7 @@ __all__ = [
     "NO_HISTORY",
     "SMALLEST_TEMPERATURE",
     "Block",
+    "Constraint",
     "DraftRow",
     "Drafted",
     "Drawn",

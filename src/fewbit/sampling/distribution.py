@@ -28,6 +28,7 @@ def distribution(
     history: History = NO_HISTORY,
     *,
     vocabulary: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
     """Return the probabilities that a token is drawn from, float64 [V].
 
@@ -36,11 +37,12 @@ def distribution(
         params: the request's choices.
         history: what penalties look at.
         vocabulary: ids from here on are padding and never drawn; None for no padding.
+        allowed: bool [V], what a constraint lets come; None for no constraint.
 
     Raises:
         NumericalError: a logit is not finite, or every token is banned; says where.
     """
-    adjusted = adjusted_logits(logits, params, history, vocabulary=vocabulary)
+    adjusted = adjusted_logits(logits, params, history, vocabulary=vocabulary, allowed=allowed)
     best = int(np.argmax(adjusted))
     if params.greedy:
         return np.asarray(np.arange(len(adjusted)) == best, np.float64)
@@ -57,8 +59,9 @@ def adjusted_logits(
     history: History = NO_HISTORY,
     *,
     vocabulary: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the logits after mask, bias and penalties, float32 [V]; banned tokens are -inf.
+    """Return the logits after masks, bias and penalties, float32 [V]; banned tokens are -inf.
 
     Raises:
         NumericalError: a logit is not finite, or every token is banned.
@@ -72,6 +75,8 @@ def adjusted_logits(
     for token, bias in params.logit_bias.items():
         adjusted[token] = -np.inf if bias <= BAN else adjusted[token] + np.float32(bias)
     _penalize(adjusted, params, history)
+    if allowed is not None:
+        adjusted[~allowed] = -np.inf
     if not np.isfinite(adjusted).any():
         raise drawing_fault("all_masked", 0, 0.0)
     return adjusted

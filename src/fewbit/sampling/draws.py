@@ -101,7 +101,8 @@ def sample_blocks(
     drawing = SamplingThreads() if threads is None else threads
     results = drawing.native.draw(logits, limit, [_given(block) for block in blocks])
     drawn = []
-    for tokens, details, fault, row, where in results:
+    for block, (tokens, details, fault, row, where) in zip(blocks, results, strict=True):
+        block.sampler.follow(tokens)
         error = _fault(logits, fault, row, where)
         drawn.append(Drawn(tokens, [_logprob(*detail) for detail in details], error))
     return drawn
@@ -151,11 +152,17 @@ def draw_proposals(
     """
     drawing = SamplingThreads() if threads is None else threads
     limit = _ALL_IDS if vocabulary is None else vocabulary
-    given = [(d.sampler.native, d.row, d.position, d.start, d.into) for d in draws]
-    return [
-        Drafted(token, _fault(logits, fault, row, where))
-        for token, fault, row, where in drawing.native.propose(logits, limit, support, given)
+    given = [
+        (d.sampler.native, d.row, d.position, d.start, d.into, _masks(d.sampler, ())) for d in draws
     ]
+    drafted = []
+    for draw, (token, fault, row, where) in zip(
+        draws, drawing.native.propose(logits, limit, support, given), strict=True
+    ):
+        if not fault:
+            draw.sampler.follow([token])
+        drafted.append(Drafted(token, _fault(logits, fault, row, where)))
+    return drafted
 
 
 def _fault(logits: NDArray[np.float32], kind: str, row: int, column: int) -> NumericalError | None:
@@ -167,7 +174,12 @@ def _given(block: Block) -> tuple[Any, ...]:
     sampler, row, position, draft, top, verifier, probabilities, support = block
     wanted = -1 if top is None else top
     judge = verifier.value if draft else Verifier.MATCH.value
-    return sampler.native, row, position, draft, wanted, judge, probabilities, support
+    masks = _masks(sampler, draft)
+    return sampler.native, row, position, draft, wanted, judge, probabilities, support, masks
+
+
+def _masks(sampler: TokenSampler, draft: Sequence[int]) -> NDArray[np.int32] | None:
+    return None if sampler.constraint is None else sampler.constraint.masks(draft)
 
 
 def _logprob(total: float, shifted: float, ids: list[int], others: list[float]) -> TokenLogprob:

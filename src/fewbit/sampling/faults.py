@@ -19,5 +19,6 @@ def drawing_fault(kind: str, token: int, value: float) -> NumericalError:
             "'fewbit inspect'."
         )
     return NumericalError(
-        "every token is banned, so none can be drawn; allow at least one in logit_bias."
+        "every token is banned, so none can be drawn; allow at least one of those that the grammar "
+        "allows, if there is one, in logit_bias."
     )

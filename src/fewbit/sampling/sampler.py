@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fewbit import _native
 from fewbit.keyed_random import Purpose
+from fewbit.sampling.constraint import Constraint
 from fewbit.sampling.faults import drawing_fault
 from fewbit.sampling.params import BAN, SamplingParams
 
@@ -49,18 +50,31 @@ class TokenSampler:
             sample=sample,
             numbers=numbers,
         )
+        self.constraint: Constraint | None = None
         if params.penalized:
             self.native.remember(list(prompt), generated=False)
+
+    def constrain(self, constraint: Constraint) -> None:
+        """Let a constraint say, before the first draw, which tokens may come."""
+        self.constraint = constraint
 
     def fork(self) -> TokenSampler:
         """Return a copy that draws the same and forgets apart, as a draft needs it."""
         copied = copy(self)
         copied.native = self.native.fork()
+        if self.constraint is not None:
+            copied.constraint = self.constraint.fork()
         return copied
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Add generated tokens that another sampler drew; `sample_blocks` adds its own."""
         self.native.remember(list(tokens), generated=True)
+        self.follow(tokens)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Let the constraint know of tokens that the native sampler has drawn."""
+        if self.constraint is not None:
+            self.constraint.advance(tokens)
 
     def uniform(self, position: int, purpose: Purpose, start: int = 0) -> float:
         """Return the number that decides there: every draw of the sequence asks this one function.
