@@ -1,7 +1,9 @@
 """`fewbit generate` and `fewbit chat` on a tiny model, from the command line to the record."""
 
 import io
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -260,3 +262,48 @@ def test_a_conversation_reuses_its_prefix(model, capsys, monkeypatch):
 def test_a_chat_needs_a_template(tmp_path, capsys):
     assert run(["chat", str(written(tmp_path, template=False))]) == 2
     assert "no chat template" in capsys.readouterr().err
+
+
+# --- structured output --------------------------------------------------------------------------
+
+
+def written_text(tmp_path, name, text):
+    file = tmp_path / name
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("draft", ["none", "ngram"])
+def test_a_json_schema_holds_with_any_draft(model, capsys, tmp_path, draft):
+    schema = written_text(tmp_path, "schema.json", '{"enum": [{"city": "Ulm", "size": 7}]}')
+    report = report_of(
+        capsys, model, "--raw", "-p", "abc", "--json-schema", schema, "--draft", draft
+    )
+    assert json.loads(report.text) == {"city": "Ulm", "size": 7}
+    assert report.generation.finish is FinishReason.STOP
+
+
+def test_a_grammar_of_larks_holds(model, capsys, tmp_path):
+    grammar = written_text(tmp_path, "grammar.lark", 'start: "yes" | "no"')
+    assert report_of(capsys, model, "-p", "abc", "--grammar", grammar).text in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ("{", ["--json-schema", "FILE"], "schema.json is no JSON: .* give a JSON schema"),
+        ('{"type": "thing"}', ["--json-schema", "FILE"], "the JSON schema cannot be used: .*thing"),
+        ("{}", ["--json-schema", "FILE", "--grammar", "FILE"], "choose one"),
+        ("start: b", ["--grammar", "FILE"], "the Lark grammar cannot be used"),
+        ("", ["--json-schema", "missing.json"], "missing.json cannot be read"),
+    ],
+)
+def test_a_structure_that_cannot_be_is_refused(model, capsys, tmp_path, refused):
+    text, arguments, words = refused
+    file = written_text(tmp_path, "schema.json", text)
+    given = [str(file) if argument == "FILE" else argument for argument in arguments]
+    code, out, err = generate(capsys, model, "-p", "abc", *given)
+    assert code == 2
+    assert out == ""
+    assert re.search(words, err)
+    assert "Traceback" not in err

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fewbit.cli.options import RUN, SAMPLING, RunOptions, SamplingOptions
+from fewbit.cli.options import (
+    GENERATE_RUN,
+    SAMPLING,
+    GenerateRunOptions,
+    RunOptions,
+    SamplingOptions,
+)
 from fewbit.cli.output import JsonOption
 from fewbit.cli.prompt import PROMPT, PromptOptions
 
@@ -25,7 +31,7 @@ def generate(
     *,
     prompt: PromptOptions = PROMPT,
     sampling: SamplingOptions = SAMPLING,
-    run: RunOptions = RUN,
+    run: GenerateRunOptions = GENERATE_RUN,
     json: JsonOption = None,
 ) -> int:
     """Generate text, with exact speculation where a draft is given.
@@ -36,7 +42,7 @@ def generate(
         model: A name, a path to a GGUF file, or a folder; what is not here yet is fetched.
         prompt: What the model reads.
         sampling: How tokens are chosen.
-        run: How long to generate, with which draft, and how the model runs.
+        run: How long to generate, with which draft, how the model runs, and what the text must be.
         json: Write text, tokens and record to this file; - prints them on stdout instead of the
             text.
     """
@@ -61,13 +67,16 @@ def generate(
         run.settings(),
         run.drafting(),
     )
+    grammar = run.structure()
     loaded = load_model(locate(model), settings)
     opened = chosen.opened(loaded, settings)
     draft, costs = with_costs(opened, loaded, run.draft_costs, run.conditions(loaded))
     notes = (*describe_loading(loaded.runner.loading), *kernel_fallbacks(loaded.runner.kernels))
     for line in (*notes, *draft.notes, costs, prompt.choice(loaded)):
         _note(line)
-    request = Request(prompt.ids(loaded, text), params, run.stop_condition(loaded.ends))
+    request = Request(
+        prompt.ids(loaded, text), params, run.stop_condition(loaded.ends), grammar=grammar
+    )
     engine = Engine(loaded.served, draft.speculation)
     shown = json != STDOUT
     with logged(run.log, loaded.runner.source.path, engine) as log:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fewbit.model.runner import RunSettings
     from fewbit.records.evaluation import Conditions
     from fewbit.sampling import SamplingParams
+    from fewbit.tokens.grammar import Grammar
 
 
 @Parameter(name="*")
@@ -193,9 +194,29 @@ class RunOptions:
         )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GenerateRunOptions(RunOptions):
+    """How long to generate, with which draft, how the model runs, and structured output."""
+
+    json_schema: Annotated[
+        Path | None, Parameter(help="The text is JSON that satisfies this schema.")
+    ] = None
+    grammar: Annotated[
+        Path | None, Parameter(help="The text is of this grammar, in the language of Lark.")
+    ] = None
+
+    def structure(self) -> Grammar | None:
+        """Return what the text must be; raises UsageError, MissingError or BadFileError."""
+        from fewbit.cli.structure import chosen_grammar
+
+        return chosen_grammar(self.json_schema, self.grammar)
+
+
 SAMPLING = SamplingOptions()
 CHAT_SAMPLING = ChatSamplingOptions()
 RUN = RunOptions()
+GENERATE_RUN = GenerateRunOptions()
 
 
 def _bias(entries: tuple[str, ...]) -> Mapping[int, float]:

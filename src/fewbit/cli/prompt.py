@@ -45,7 +45,7 @@ class PromptOptions:
         if (self.prompt is None) == (self.prompt_file is None):
             raise UsageError('give a prompt by -p "text", by -p - from stdin, or by --prompt-file.')
         if self.prompt_file is not None:
-            return _read(self.prompt_file)
+            return read_text(self.prompt_file)
         if self.prompt == "-":
             return sys.stdin.buffer.read().decode("utf-8", "replace")
         assert self.prompt is not None
@@ -76,7 +76,8 @@ class PromptOptions:
 PROMPT = PromptOptions()
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return a text file, invalid bytes as U+FFFD; raises MissingError."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

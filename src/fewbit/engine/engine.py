@@ -31,6 +31,7 @@ from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import PAGE, StepInput
 from fewbit.sampling import (
     Block,
+    Constraint,
     Drawn,
     SamplingThreads,
     TokenLogprob,
@@ -38,6 +39,7 @@ from fewbit.sampling import (
     sample_blocks,
 )
 from fewbit.speculate.drafts import judge_of
+from fewbit.tokens.grammar import Grammar
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Served:
 
     `vocabulary` is the tokenizer's; logits beyond it are padding. A sequence takes at most
     `context` positions. `decoder` starts the text that follows a prompt. `threads` draw the tokens
-    of several sequences at once.
+    of several sequences at once. `constraint` turns a request's grammar into masks over the
+    vocabulary; None where requests have none.
     """
 
     executor: Executor
@@ -54,6 +57,7 @@ class Served:
     context: int
     decoder: Callable[[Sequence[int]], TextDecoder]
     threads: SamplingThreads | None = None
+    constraint: Callable[[Grammar], Constraint] | None = None
 
 
 @dataclass(frozen=True)
@@ -148,9 +152,7 @@ class Engine:
             number=number,
             request=request,
             seed=seed,
-            sampler=self._drawing.sampler(
-                params, seed=seed, sample=request.sample, prompt=request.prompt
-            ),
+            sampler=self._sampler(request, seed),
             decoder=self._served.decoder(request.prompt),
             matcher=StopMatcher(request.stop.strings),
             table=PageTable(self._scheduler.pool),
@@ -333,6 +335,14 @@ class Engine:
         record = generation_record(generation, ending, speculation, self._clock())
         return Output(generation.number, tokens, "".join(texts), logprobs, record, ending.fault)
 
+    def _sampler(self, request: Request, seed: int) -> TokenSampler:
+        sampler = self._drawing.sampler(
+            request.params, seed=seed, sample=request.sample, prompt=request.prompt
+        )
+        if request.grammar is not None and self._served.constraint is not None:
+            sampler.constrain(self._served.constraint(request.grammar))
+        return sampler
+
     def _most_positions(self, request: Request) -> int:
         """Return how many positions it can take in the store; its last token takes none."""
         limit = request.stop.max_tokens
@@ -357,3 +367,11 @@ class Engine:
                     "use the model's own tokenizer."
                 )
         request.params.require_vocabulary(vocabulary)
+        if request.grammar is None:
+            return
+        if self._served.constraint is None:
+            raise RequestError(
+                "the request has a grammar, but this engine was given nothing to apply it with; "
+                "leave the grammar out."
+            )
+        self._served.constraint(request.grammar)

@@ -15,6 +15,7 @@ from fewbit.model.weights import open_model
 from fewbit.runtime.native import NativeExecutor
 from fewbit.sampling import SamplingThreads
 from fewbit.tokens.chat_template import ChatTemplate
+from fewbit.tokens.constraint import GrammarCompiler
 from fewbit.tokens.tokenizer import Tokenizer
 
 
@@ -42,6 +43,7 @@ class LoadedModel:
             context=self.runner.context,
             decoder=lambda prompt: self.tokenizer.stream(after=prompt),
             threads=SamplingThreads(pool),
+            constraint=GrammarCompiler(self.tokenizer).constraint,
         )
 
     @property

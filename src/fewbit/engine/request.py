@@ -15,6 +15,7 @@ from fewbit.records.generation import GenerationRecord, PositionCount
 from fewbit.sampling import SamplingParams, TokenLogprob, TokenSampler
 from fewbit.speculate.controller import LengthController, SequenceLength
 from fewbit.speculate.drafts import Draft
+from fewbit.tokens.grammar import Grammar
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class Request:
     """One generation: the prompt's ids, how to sample, when to stop.
 
     `sample` tells several outputs of one seed apart. `top_logprobs` asks for log-probabilities and
-    that many of the likeliest tokens. `speculate` False leaves the engine's draft unused.
+    that many of the likeliest tokens. `speculate` False leaves the engine's draft unused. With a
+    `grammar` the text is of its language unless `max_tokens` or a stop string ends it before; where
+    it is complete only the model's ends may follow, which `stop.ids` should name.
 
     Raises:
         RequestError: an empty prompt, or a negative count.
@@ -34,6 +37,7 @@ class Request:
     sample: int = 0
     top_logprobs: int | None = None
     speculate: bool = True
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", tuple(self.prompt))

@@ -1,0 +1,203 @@
+"""Structured output through the engine: equal with any draft, and never outside the grammar."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from engine_cases import PROMPT, engine, run, said
+from fakes import FakeExecutor, FixedDraft
+from sampled_draft import SampledDraft
+from test_engine_rejection import logits_after
+from tiny_text import END, write_text_files
+
+from fewbit.engine.request import Request
+from fewbit.engine.stop import StopCondition
+from fewbit.errors import RequestError
+from fewbit.sampling import SamplingParams
+from fewbit.speculate.drafts import NgramDraft
+from fewbit.tokens.constraint import GrammarCompiler, GrammarConstraint
+from fewbit.tokens.from_hugging_face import from_hugging_face
+from fewbit.tokens.grammar import Grammar, GrammarKind
+
+SIZE = 320
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"enum": ["xy", "z"]}, "c": {"type": "boolean"}},
+    "required": ["a", "b", "c"],
+    "additionalProperties": False,
+}
+JSON = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+STOP = StopCondition(max_tokens=400, ids=frozenset({END}))
+PARAMS = {
+    "greedy": SamplingParams(temperature=0),
+    "seeded": SamplingParams(seed=3),
+    "truncated": SamplingParams(top_k=40, top_p=0.9, frequency_penalty=0.3, seed=4),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = write_text_files(tmp_path_factory.mktemp("text"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    return from_hugging_face((folder / "tokenizer.json").read_bytes(), config)
+
+
+@pytest.fixture(scope="module")
+def serve(tokenizer):
+    """Return engines over the fake model with the tiny tokenizer's 320 ids."""
+    compiler = GrammarCompiler(tokenizer)
+
+    def made(draft=None, **fields):
+        running = engine(draft, vocabulary=SIZE, **fields)
+        running._served = replace(
+            running._served,
+            executor=FakeExecutor(SIZE),
+            constraint=compiler.constraint,
+            context=1000,
+        )
+        return running
+
+    return made
+
+
+def text_of(tokenizer, tokens):
+    return tokenizer.decode([t for t in tokens if t != END])
+
+
+def valid(text):
+    found = json.loads(text)
+    return (
+        list(found) == ["a", "b", "c"]
+        and isinstance(found["a"], int)
+        and found["b"] in ("xy", "z")
+        and isinstance(found["c"], bool)
+    )
+
+
+def half_true(tokens):
+    """Drafts the truth, and every third token wrong: one that the grammar forbids, mostly."""
+    return FixedDraft(
+        lambda seen, length: [
+            t if i % 3 != 2 else (t + 1) % END
+            for i, t in enumerate(tokens[len(seen) : len(seen) + length])
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", list(PARAMS))
+def test_the_text_satisfies_the_schema_and_depends_on_no_draft(serve, tokenizer, name):
+    request = Request(PROMPT, PARAMS[name], STOP, top_logprobs=1, grammar=JSON)
+    plain = run(serve(), [request])
+    assert valid(text_of(tokenizer, plain[0][0]))
+    assert plain[0][0][-1] == END
+    everything = [*PROMPT, *plain[0][0], *[0] * 10]
+    truth = FixedDraft(lambda seen, length: everything[len(seen) : len(seen) + length])
+    shift = near()
+    for draft in (truth, half_true(everything), NgramDraft(shortest=1), SampledDraft(shift)):
+        assert said(run(serve(draft), [request])) == said(plain)
+
+
+def near(seed=2):
+    executor = FakeExecutor(SIZE)
+    noise = np.random.default_rng(seed).normal(0, 0.5, (SIZE, SIZE)).astype(np.float32)
+    return lambda text: logits_after(text, executor) + noise[text[-1]]
+
+
+def test_drafts_that_draw_are_masked_too_and_judged_by_what_they_drew(serve, tokenizer):
+    request = Request(PROMPT, SamplingParams(), STOP, grammar=JSON)
+    found = run(serve(SampledDraft(near())), [request] * 20)
+    assert all(valid(text_of(tokenizer, tokens)) for tokens, *_ in found)
+    positions = [p for *_, record in found for p in record.draft.positions]
+    assert sum(p.accepted for p in positions) > 0.3 * sum(p.tested for p in positions)
+
+
+def test_constrained_and_free_requests_share_a_batch(serve):
+    requests = [
+        Request(PROMPT, SamplingParams(seed=1), STOP, grammar=JSON),
+        Request(PROMPT, SamplingParams(seed=1), StopCondition(max_tokens=30)),
+        Request(PROMPT, SamplingParams(seed=2), STOP, grammar=JSON),
+    ]
+    alone = [run(serve(), [request])[0] for request in requests]
+    assert said(run(serve(NgramDraft()), requests)) == said(alone)
+
+
+# --- a grammar that begins inside a draft -------------------------------------------------------
+
+BEGIN = 61
+LETTERS = Grammar(GrammarKind.REGEX, "[ab]{30,40}", after=BEGIN)
+THEN = SamplingParams(seed=8, logit_bias={BEGIN: 4.0})
+
+
+def begun(serve, draft=None):
+    request = Request(PROMPT, THEN, StopCondition(80, frozenset({END})), grammar=LETTERS)
+    return run(serve(draft, longest=12), [request])[0]
+
+
+def test_behind_the_boundary_the_grammar_holds_at_once(serve, tokenizer):
+    tokens, *rest = begun(serve)
+    boundary = tokens.index(BEGIN)
+    assert boundary > 0
+    tail = text_of(tokenizer, tokens[boundary + 1 :])
+    assert len(tail) >= 30
+    assert set(tail) <= {"a", "b"}
+    everything = [*PROMPT, *tokens]
+    blocks = []
+
+    def choose(seen, length):
+        """Whatever is drafted first holds the boundary and what an unconstrained text would say."""
+        drafted = everything[len(seen) : len(seen) + length]
+        if BEGIN in drafted:
+            blocks.append(len(drafted))
+        return [*drafted, *[33] * (length - len(drafted))]
+
+    assert said([begun(serve, FixedDraft(choose))]) == said([(tokens, *rest)])
+    assert blocks
+
+
+def test_the_comparison_sees_a_tail_that_is_not_constrained(serve, monkeypatch):
+    """vLLM #36138: the mask of the whole block is the one at its start."""
+    plain = begun(serve)
+    everything = [*PROMPT, *plain[0]]
+    truth = GrammarConstraint.masks
+
+    def deaf(self, draft):
+        return np.repeat(truth(self, ()), len(draft) + 1, axis=0)
+
+    monkeypatch.setattr(GrammarConstraint, "masks", deaf)
+    draft = FixedDraft(lambda seen, length: everything[len(seen) : len(seen) + length])
+    assert said([begun(serve, draft)]) != said([plain])
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def test_a_bad_grammar_is_refused_before_any_step(serve):
+    good = Request(PROMPT, stop=STOP)
+    bad = Request(PROMPT, stop=STOP, grammar=Grammar(GrammarKind.REGEX, "("))
+    running = serve()
+    with pytest.raises(RequestError, match="regular expression"):
+        run(running, [good, bad])
+    assert running.record.steps == 0
+
+
+def test_an_engine_without_a_tokenizer_refuses_grammars():
+    request = Request(PROMPT, stop=STOP, grammar=JSON)
+    with pytest.raises(RequestError, match="nothing to apply it with"):
+        run(engine(), [request])
+
+
+def test_a_bias_against_all_that_the_grammar_allows_ends_in_an_error(serve):
+    grammar = Grammar(GrammarKind.REGEX, "a+")
+    token = only_allowed(serve, grammar)
+    params = SamplingParams(temperature=0, logit_bias={token: -100})
+    record = run(serve(), [Request(PROMPT, params, STOP, grammar=grammar)])[0][3]
+    assert record.finish.value == "error"
+    assert "every token is banned" in record.detail
+
+
+def only_allowed(serve, grammar):
+    mask = serve()._served.constraint(grammar).masks(())[0]
+    found = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+    assert len(found) == 1
+    return int(found[0])
