@@ -20,8 +20,8 @@ from fewbit.sampling import DraftRow, SamplingThreads, TokenSampler, draw_propos
 from fewbit.speculate.drafts import DraftQuery, Proposal
 from fewbit.tokens.mapping import TokenMap
 
-READ_ROWS = 256
-"""Rows that one call spends at most on texts not read yet: the target waits for them."""
+READ_ROWS = 128
+"""Rows that one call spends at most on texts not read yet: every sequence waits for them."""
 
 _KEEPS_UP = 8
 """A sequence with at most so many tokens to read is served before any that has a text to read."""
@@ -226,12 +226,11 @@ class ModelDraft:
 
     def _has_room(self, state: _Sequence, positions: int) -> bool:
         """Hold pages for a text and its draft, whose last token is never run."""
-        others = (s for s in self._sequences.values() if s.used != self._call)
-        idle = sorted(others, key=lambda other: other.used)
         while not state.table.can_grow(positions):
+            idle = [s for s in self._sequences.values() if s.used != self._call and len(s.table)]
             if not idle:
                 return False
-            idle.pop(0).forget()
+            min(idle, key=lambda other: other.used).forget()
         state.table.grow(positions)
         return True
 
