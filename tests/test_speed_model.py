@@ -5,23 +5,19 @@ import json
 import re
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_subjects import sharp_weights, write_subject
 
 from fewbit.cli import app
 from fewbit.errors import UsageError
 from fewbit.records.base import from_json
-from fewbit.records.generation import GenerationReport
 from fewbit.records.speed_model import SpeedModelReport
 from fewbit.speculate.speed_model import (
     SpeedModel,
     expected_tokens,
     linear_costs,
-    measured_run,
     simulate,
     speed_curve,
 )
@@ -184,51 +180,6 @@ def test_a_file_that_is_no_run_is_refused(tmp_path, capsys):
     file.write_text(json.dumps({"model": 3}))
     assert app.run(["speed-model", "--from-run", str(file)]) == 2
     assert "is not a valid GenerationReport record" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def run_record(tmp_path_factory):
-    """A generation whose greedy text repeats itself, so that n-grams draft it."""
-    root = tmp_path_factory.mktemp("run")
-    folder, file = write_subject(root / "m", weights=sharp_weights()), root / "run.json"
-    options = ["--raw", "-p", "the bed the bed the bed", "--max-tokens", "120", "--draft", "ngram"]
-    assert app.run(["generate", str(folder), *options, "--json", str(file)]) == 0
-    return file
-
-
-def test_a_measured_run_gives_acceptance_and_costs(run_record):
-    record = from_json(GenerationReport, run_record.read_bytes(), name="run")
-    run, by_position = measured_run(record)
-    draft, times = record.generation.draft, record.generation.times
-    counts = [(p.accepted, p.tested) for p in draft.positions if p.tested]
-    assert by_position == tuple(accepted / tested for accepted, tested in counts)
-    assert run.acceptance == sum(a for a, _ in counts) / sum(t for _, t in counts)
-    step = times.plain / record.generation.plain_steps
-    tokens = draft.acceptance_length * draft.blocks
-    assert run.measured == pytest.approx(tokens * step / (times.draft + times.verify))
-    rows = 1 + run.drafted * (run.row_cost + run.draft_cost)
-    assert draft.blocks * rows * step == pytest.approx(times.draft + times.verify)
-
-
-def test_the_command_takes_a_measured_run(run_record, capsys):
-    assert app.run(["speed-model", "--from-run", str(run_record), "--json", "-"]) == 0
-    report = from_json(SpeedModelReport, capsys.readouterr().out.encode(), name="stdout")
-    assert report.curves[0].name == "of the run, by position"
-    assert report.draft_cost == report.run.draft_cost
-    assert app.run(["speed-model", "--from-run", str(run_record), "--draft-cost", "0.5"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "ngram drafting for m:" in out
-    assert "A drafted token costs 0.5 of a plain step" in out
-
-
-def test_a_run_without_a_draft_is_refused(run_record):
-    record = from_json(GenerationReport, run_record.read_bytes(), name="run")
-    plain = msgspec.structs.replace(record.generation, draft=None)
-    with pytest.raises(UsageError, match="the run verified no draft"):
-        measured_run(msgspec.structs.replace(record, generation=plain))
-    hurried = msgspec.structs.replace(record.generation, plain_steps=0)
-    with pytest.raises(UsageError, match="no step without a draft"):
-        measured_run(msgspec.structs.replace(record, generation=hurried))
 
 
 def test_the_guides_table_is_what_the_model_says():

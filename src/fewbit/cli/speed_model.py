@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,10 @@ from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
-    from fewbit.records.generation import GenerationReport
-    from fewbit.records.speed_model import MeasuredRun
+    from fewbit.speculate.measured import Measured
 
 DRAFT_COST = 0.1
+CHANCES = "0.25,0.5,0.9"
 LONGEST_RANGE = 64
 
 
@@ -45,8 +46,9 @@ def speed_model(  # noqa: PLR0913
         row_cost: What each row after the first adds to a step of the target, such as 0.05; or the
             costs of whole steps by rows, such as 4=1.15,8=1.5. By default 0, or the run's.
         k: Draft lengths: 1..8, or numbers with commas.
-        from_run: The record of `fewbit generate --draft ... --json FILE`: its acceptance by
-            position and its costs, with what it measured.
+        from_run: The record of `fewbit generate --draft ... --json FILE` or of
+            `fewbit bench --draft ... --json FILE`: acceptance by position, costs, and what was
+            measured.
         outputs: Simulated for each acceptance and K.
         tokens: Of each simulated output.
         seed: Of the simulation.
@@ -56,67 +58,76 @@ def speed_model(  # noqa: PLR0913
     from fewbit.atomic import write_bytes
     from fewbit.cli.output import deliver
     from fewbit.report.speed_model import print_speed_model, speed_model_page
-    from fewbit.speculate.speed_model import SpeedModel, measured_run, speed_curve
+    from fewbit.speculate.speed_model import SpeedModel, speed_curve
     from fewbit.speculate.speed_model import speed_model as report_of
 
-    run, by_position = (None, None) if from_run is None else measured_run(_read(from_run))
+    measured = None if from_run is None else _read(from_run)
+    runs = () if measured is None else measured.runs
     model = SpeedModel(
-        draft_cost=_draft_cost(draft_cost, run),
-        step_costs=_step_costs(row_cost, run),
+        draft_cost=_draft_cost(draft_cost, measured),
+        step_costs=_step_costs(row_cost, measured),
         lengths=_lengths(k),
         outputs=outputs,
         output_tokens=tokens,
         seed=seed,
     )
-    curves = []
-    if by_position is not None:
-        curves.append(speed_curve(model, "of the run, by position", by_position))
-    for chance in _chances(acceptance, run):
-        curves.append(speed_curve(model, f"{chance:.4g}", (chance,)))
-    found = report_of(model, curves, run)
+    curves = [speed_curve(model, name, chances) for name, chances in _wanted(acceptance, measured)]
+    found = report_of(model, curves, runs)
     if html is not None:
         write_bytes(html, speed_model_page(found).encode())
     deliver(found, json, print_speed_model)
     return 0
 
 
-def _read(path: Path) -> GenerationReport:
+def _read(path: Path) -> Measured:
     from fewbit.records.base import from_json
     from fewbit.records.generation import GenerationReport
+    from fewbit.records.speculation import SpeculationReport
+    from fewbit.speculate.measured import measured_bench, measured_generation
 
     try:
         text = path.read_bytes()
     except OSError as error:
         raise MissingError(
             f"{path} cannot be read ({error.strerror}); give what "
-            "'fewbit generate --draft ... --json FILE' wrote."
+            "'fewbit generate --draft ... --json FILE' or 'bench --draft' wrote."
         ) from error
-    return from_json(GenerationReport, text, name=str(path))
+    if b'"runs"' in text:
+        return measured_bench(from_json(SpeculationReport, text, name=str(path)))
+    return measured_generation(from_json(GenerationReport, text, name=str(path)))
 
 
-def _chances(text: str | None, run: MeasuredRun | None) -> tuple[float, ...]:
-    if text is None:
-        return (0.25, 0.5, 0.9) if run is None else (run.acceptance,)
+def _wanted(text: str | None, measured: Measured | None) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield name and acceptance of each curve: of the runs, by position, and those asked for."""
+    if measured is not None:
+        for run, chances in zip(measured.runs, measured.acceptance, strict=True):
+            yield f"{run.name}, by position", chances
+    elif text is None:
+        text = CHANCES
+    if text is not None:
+        yield from ((f"{chance:.4g}", (chance,)) for chance in _chances(text))
+
+
+def _chances(text: str) -> Iterator[float]:
     try:
-        return tuple(float(part) for part in text.split(","))
+        return iter([float(part) for part in text.split(",")])
     except ValueError:
         raise UsageError(
-            f"--acceptance is {text!r}; write numbers in [0, 1] with commas, such as 0.25,0.5,0.9."
+            f"--acceptance is {text!r}; write numbers in [0, 1] with commas, such as {CHANCES}."
         ) from None
 
 
-def _draft_cost(given: float | None, run: MeasuredRun | None) -> float:
+def _draft_cost(given: float | None, measured: Measured | None) -> float:
     if given is not None:
         return given
-    return DRAFT_COST if run is None else run.draft_cost
+    return DRAFT_COST if measured is None else measured.draft_cost
 
 
-def _step_costs(text: str | None, run: MeasuredRun | None) -> tuple[tuple[int, float], ...]:
-    """Return costs by rows; the clock may have a run's row cost below 0, which is noise."""
+def _step_costs(text: str | None, measured: Measured | None) -> tuple[tuple[int, float], ...]:
     from fewbit.speculate.speed_model import linear_costs
 
     if text is None:
-        return ((1, 1.0),) if run is None else linear_costs(max(run.row_cost, 0.0))
+        return ((1, 1.0),) if measured is None else measured.step_costs
     try:
         if "=" not in text:
             return linear_costs(float(text))

@@ -49,8 +49,10 @@ class SpeedCurve(Record, frozen=True, kw_only=True):
 
 
 class MeasuredRun(Record, frozen=True, kw_only=True):
-    """A generation with a draft, in the model's terms."""
+    """Generation with a draft, in the model's terms."""
 
+    name: str
+    """The draft's, or of several runs what was generated."""
     model: str
     draft: str
     blocks: int
@@ -63,9 +65,9 @@ class MeasuredRun(Record, frozen=True, kw_only=True):
     row_cost: float
     """How much more a step costs for each drafted row, in units of a plain step."""
     predicted: float
-    """Times the plain speed, of the blocks, from acceptance by position and these costs."""
+    """Times the plain speed, of the blocks, by acceptance at each position and these costs."""
     measured: float
-    """The same from the clock."""
+    """The same by the clock."""
     end_to_end: float | None
     """Times the plain speed, of the whole output, steps without a draft included."""
 
@@ -84,4 +86,5 @@ class SpeedModelReport(Record, frozen=True, kw_only=True):
     """Of each output; the last block is cut at it."""
     seed: int
     curves: tuple[SpeedCurve, ...]
-    run: MeasuredRun | None = None
+    runs: tuple[MeasuredRun, ...] = ()
+    """Measured, where a record of some was given."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def print_speed_model(report: SpeedModelReport, console: Console) -> None:
     """Print speeds by length: formula, and the simulation under it."""
-    if report.run is not None:
-        _print_run(report.run, console)
+    for run in report.runs:
+        _print_run(run, console)
     steps = ", ".join(f"{s.cost:.3g} for {s.rows} rows" for s in report.step_costs[1:])
     console.print(
         f"A drafted token costs {report.draft_cost:.3g} of a plain step; a step over several rows "
@@ -72,7 +72,8 @@ def figure(report: SpeedModelReport) -> go.Figure:
 def _print_run(run: MeasuredRun, console: Console) -> None:
     whole = "" if run.end_to_end is None else f", {run.end_to_end:.2f} x of the whole output"
     console.print(
-        f"[bold]{escape(run.draft)}[/] drafting for [bold]{escape(run.model)}[/]: {run.blocks} "
+        f"[bold]{escape(run.name)}[/], {escape(run.draft)} drafting for {escape(run.model)}: "
+        f"{run.blocks} "
         f"blocks of {run.drafted:.2f} drafted tokens, {run.acceptance:.1%} of the judged ones "
         f"accepted; a drafted token costs {run.draft_cost:.3f} and its row {run.row_cost:.3f} of "
         f"a plain step. Predicted {run.predicted:.2f} x plain, measured {run.measured:.2f} x of "

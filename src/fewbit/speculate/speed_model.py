@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
-from fewbit.records.generation import GenerationReport
 from fewbit.records.speed_model import (
     MeasuredRun,
     SpeedCurve,
@@ -135,9 +134,9 @@ def speed_curve(model: SpeedModel, name: str, acceptance: Sequence[float]) -> Sp
 
 
 def speed_model(
-    model: SpeedModel, curves: Sequence[SpeedCurve], run: MeasuredRun | None = None
+    model: SpeedModel, curves: Sequence[SpeedCurve], runs: Sequence[MeasuredRun] = ()
 ) -> SpeedModelReport:
-    """Return the record of some curves."""
+    """Return the record of some curves, and of the runs that they are of."""
     return SpeedModelReport(
         draft_cost=model.draft_cost,
         step_costs=tuple(StepCost(rows=rows, cost=cost) for rows, cost in model.step_costs),
@@ -145,7 +144,7 @@ def speed_model(
         output_tokens=model.output_tokens,
         seed=model.seed,
         curves=tuple(curves),
-        run=run,
+        runs=tuple(runs),
     )
 
 
@@ -168,56 +167,6 @@ def simulate(model: SpeedModel, acceptance: Sequence[float], length: int) -> NDA
         left[playing] -= np.cumprod(accepted, axis=1).sum(axis=1) + 1
         blocks[playing] += 1
     return np.asarray(model.output_tokens / (blocks * model.block_cost(length)))
-
-
-def measured_run(report: GenerationReport) -> tuple[MeasuredRun, tuple[float, ...]]:
-    """Return a generation in the model's terms, and its acceptance by position.
-
-    Raises:
-        UsageError: it had no draft, or too little of it or of plain decoding to tell their costs.
-    """
-    generation, times = report.generation, report.generation.times
-    draft = generation.draft
-    if draft is None or not draft.blocks:
-        raise UsageError("the run verified no draft; give the record of one with --draft.")
-    if not generation.plain_steps or times.plain <= 0:
-        raise UsageError("the run has no step without a draft to compare with; give a longer one.")
-    step = times.plain / generation.plain_steps
-    proposed = sum(position.proposed for position in draft.positions)
-    tested = sum(position.tested for position in draft.positions)
-    accepted = sum(position.accepted for position in draft.positions)
-    overall = accepted / max(tested, 1)
-    by_position = tuple(p.accepted / p.tested for p in draft.positions if p.tested) or (overall,)
-    drafted = proposed / draft.blocks
-    draft_cost = times.draft / max(proposed, 1) / step
-    row_cost = (times.verify / draft.blocks / step - 1) / max(drafted, 1e-9)
-    tokens = (draft.acceptance_length or 1.0) * draft.blocks
-    speed, plain = generation.tokens_per_second, generation.plain_tokens_per_second
-    run = MeasuredRun(
-        model=report.model.name,
-        draft=draft.draft,
-        blocks=draft.blocks,
-        drafted=drafted,
-        acceptance=overall,
-        draft_cost=draft_cost,
-        row_cost=row_cost,
-        predicted=_predicted(by_position, draft_cost, row_cost, drafted),
-        measured=tokens * step / (times.draft + times.verify),
-        end_to_end=speed / plain if speed and plain else None,
-    )
-    return run, by_position
-
-
-def _predicted(
-    acceptance: Sequence[float], draft_cost: float, row_cost: float, drafted: float
-) -> float:
-    """Return the speed at a length between two whole ones, by the formula."""
-    low = math.floor(drafted)
-    share = drafted - low
-    tokens = (1 - share) * expected_tokens(acceptance, low) + share * expected_tokens(
-        acceptance, low + 1
-    )
-    return tokens / (1 + drafted * (row_cost + draft_cost))
 
 
 def _point(model: SpeedModel, acceptance: Sequence[float], length: int) -> SpeedPoint:
