@@ -22,7 +22,8 @@ from fewbit.formats.registry import decode
 from fewbit.program import Buffer, Embed, Op, Program, RopeTable
 from fewbit.runtime.chooser import choose_isa
 from fewbit.runtime.executor import Binding
-from fewbit.runtime.native import ProgramWriter, thread_pool
+from fewbit.runtime.native import thread_pool
+from fewbit.runtime.native_program import ProgramWriter
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE, Span, StepInput
 
