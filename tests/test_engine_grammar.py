@@ -16,6 +16,7 @@ from fewbit.engine.stop import StopCondition
 from fewbit.errors import RequestError
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import NgramDraft
+from fewbit.speculate.model_draft import DraftModel, ModelDraft
 from fewbit.tokens.constraint import GrammarCompiler, GrammarConstraint
 from fewbit.tokens.from_hugging_face import from_hugging_face
 from fewbit.tokens.grammar import Grammar, GrammarKind
@@ -94,7 +95,9 @@ def test_the_text_satisfies_the_schema_and_depends_on_no_draft(serve, tokenizer,
     everything = [*PROMPT, *plain[0][0], *[0] * 10]
     truth = FixedDraft(lambda seen, length: everything[len(seen) : len(seen) + length])
     shift = near()
-    for draft in (truth, half_true(everything), NgramDraft(shortest=1), SampledDraft(shift)):
+    small = ModelDraft(DraftModel("small", FakeExecutor(SIZE), 1000, SIZE))
+    texts = (truth, half_true(everything), NgramDraft(shortest=1))
+    for draft in (*texts, SampledDraft(shift), small):
         assert said(run(serve(draft), [request])) == said(plain)
 
 

@@ -325,6 +325,15 @@ def test_a_cut_head_proposes_the_likeliest_of_its_tokens(draft):
     assert proposal.tokens == (KEPT[np.argmax(whole[0, KEPT])],)
 
 
+def test_where_none_of_its_tokens_may_come_the_block_ends_and_no_more():
+    banned = SamplingParams(seed=1, logit_bias=dict.fromkeys(KEPT.tolist(), -100))
+    draft, query = cut_draft(), draft_query(0, [1, 2, 3], 3, params=banned)
+    [proposal] = draft.propose([query])
+    assert (proposal.tokens, proposal.ended) == ((), "")
+    allowed = draft_query(0, [1, 2, 3, 4], 3, params=GREEDY)
+    assert len(draft.propose([allowed])[0].tokens) == 3
+
+
 # --- draws that are judged by rejection -----------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ class _Sequence:
     read: int = 0
     """How many of the target's tokens `mapped` stands for."""
     ended: str = ""
-    """Why nothing more is drafted for it: logits that are not finite, or none that may be drawn."""
+    """Why nothing more is drafted for it: its logits were not finite."""
 
     def text(self, tokens: Sequence[int], mapping: TokenMap | None) -> Sequence[int]:
         """Return the sequence as the draft reads it."""
@@ -111,6 +111,8 @@ class _Run:
     sampler: TokenSampler
     drawn: list[int] = field(default_factory=list)
     """The target's ids."""
+    over: bool = False
+    """Whether the block ends here: none of the draft's tokens may come next."""
     drawn_from: NDArray[np.float32] | None = None
     """float32 [length, n]; None for draws coupled with the target's, and before the first."""
 
@@ -261,16 +263,18 @@ class ModelDraft:
             vocabulary=model.vocabulary,
             threads=model.threads,
         )
-        for run, (token, fault) in zip(drawing, found, strict=True):
+        for run, row, (token, fault) in zip(drawing, logits, found, strict=True):
             if fault is None:
                 run.drawn.append(token)
-            else:
+                continue
+            run.over = True
+            if not np.isfinite(row).all():
                 run.state.ended = f"the draft cannot go on ({fault}); the rest has none"
         return [run for run in drawing if self._wants_more(run)]
 
     def _wants_more(self, run: _Run) -> bool:
         """Whether another token can be of use: nothing comes after one that ends a text."""
-        full = len(run.drawn) >= run.length or bool(run.state.ended)
+        full = run.over or len(run.drawn) >= run.length
         return not full and run.drawn[-1] not in self._model.ends
 
 
