@@ -152,3 +152,15 @@ def test_a_draft_is_not_prepared_twice_nor_for_another_vocabulary(models, tmp_pa
     other = write_subject(tmp_path / "other", backend=capitals(), tokenizer_config=ends)
     assert prepare((large, other, text), tmp_path / "new.gguf", "--tokens", 20) == 2
     assert "other cannot draft for large" in capsys.readouterr().err
+
+
+def test_its_card_runs_it_as_a_draft_and_its_manifest_makes_no_model(models, tmp_path, capsys):
+    out = tmp_path / "draft.gguf"
+    assert prepare(models, out, "--tokens", 30) == 0
+    assert run(["card", str(out)]) == 0
+    card = (tmp_path / "draft.gguf.md").read_text()
+    assert "fewbit generate large --draft draft.gguf" in card
+    assert "llama-cli" not in card
+    again = ["quantize", str(models[1]), "--from-manifest", str(out), "--out", str(tmp_path / "b")]
+    assert run(again) == 2
+    assert "fewbit draft prepare" in capsys.readouterr().err

@@ -94,7 +94,8 @@ def again(path: Path | None, given: str | None, *, options: bool) -> Again | Non
     """Return what to make once more, or None where a recipe is given instead.
 
     Raises:
-        UsageError: neither a manifest nor a recipe is given, or both, or options beside a manifest.
+        UsageError: neither a manifest nor a recipe is given, or both, or options beside a manifest;
+            or it is that of a prepared draft.
         MissingError, BadFileError: as `open_manifest`.
     """
     from fewbit.quantization.making import open_manifest
@@ -107,4 +108,10 @@ def again(path: Path | None, given: str | None, *, options: bool) -> Again | Non
         raise UsageError(
             "A manifest says how its artefact was calibrated and tuned; leave those options out."
         )
-    return Again(open_manifest(path))
+    manifest = open_manifest(path)
+    if manifest.draft is not None:
+        raise UsageError(
+            f"{path} is of a draft that was prepared for {manifest.draft.target}; give its source "
+            "to 'fewbit draft prepare' with the same options to make it again."
+        )
+    return Again(manifest)

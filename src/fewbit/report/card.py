@@ -51,9 +51,15 @@ def model_card(
         "",
         "## Run",
         "",
-        *(f"    {line.format(path=path.name)}" for line in _RUNTIMES.get(manifest.container, ())),
+        *(f"    {line.format(path=path.name)}" for line in _commands(manifest)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _commands(manifest: Manifest) -> tuple[str, ...]:
+    if manifest.draft is not None:
+        return (f"fewbit generate {manifest.draft.target} --draft {{path}} -p 'Hello'",)
+    return _RUNTIMES.get(manifest.container, ())
 
 
 def _making(manifest: Manifest) -> list[str]:
