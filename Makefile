@@ -14,7 +14,7 @@ VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE)
 .PHONY: demo test test-interop check format clean
 .PHONY: sanitize sanitize-thread check-arm64
 .PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
-.PHONY: bench-quality bench-quantize
+.PHONY: bench-quality bench-quantize bench-speculation
 
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
 	$(BIN)/fewbit compress $(MODEL) --out demo
@@ -80,6 +80,11 @@ bench-quality: .venv/interop  ## divergence at equal bytes, beside llama.cpp (DA
 	$(call QUALITY,methods --spread 0,quality-noise-only)
 	$(if $(MIDDLE),$(call QUALITY,tuned-bits --model $(MIDDLE) --confirm 8,quality-middle))
 	$(if $(LARGE),$(call QUALITY,bits --model $(LARGE) --windows 16 --confirm 8,quality-large))
+
+bench-speculation: .venv/interop  ## speculation beside plain, beside llama.cpp (LARGE= MIDDLE= DATA=)
+	$(BIN)/python benchmarks/speculation.py $(if $(LARGE),--large $(LARGE)) \
+		$(if $(MIDDLE),--middle $(MIDDLE)) $(if $(DATA),--data $(DATA)/spec_bench) \
+		--json build/benchmarks/speculation.json
 
 bench-quantize: .venv/interop  ## GPTQ against torch, on a model's matrices, on a large layer
 	$(BIN)/python benchmarks/solvers.py

@@ -39,15 +39,20 @@ class Engine(Protocol):
         """Return what it can be asked for."""
 
 
-def arguments() -> argparse.Namespace:
-    """Read the arguments that all workers take."""
+def parser() -> argparse.ArgumentParser:
+    """Return a parser of the arguments that all workers take."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--sequences", type=int, default=1, help="of so long a context each")
     parser.add_argument("--kv", default="f16")
-    return parser.parse_args()
+    return parser
+
+
+def arguments() -> argparse.Namespace:
+    """Read the arguments that all workers take."""
+    return parser().parse_args()
 
 
 def serve(load: Callable[[], Engine]) -> None:

@@ -103,6 +103,7 @@ def bench(  # noqa: PLR0913
         draft: What drafts, and on which prompts it is measured.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
+    from fewbit.cli.drafts import NESTED
     from fewbit.cli.output import deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
@@ -119,6 +120,7 @@ def bench(  # noqa: PLR0913
             cache_type=cache_type(kv),
             rotate_keys=rotate_keys,
             keep_packed=keep_packed,
+            nested=NESTED in draft.draft.split("+"),
         )
         deliver(
             _speculation(locate(model), run, draft, tokens, concurrency), json, print_speculation

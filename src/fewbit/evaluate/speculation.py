@@ -95,15 +95,10 @@ def _run(
     turns, records = [], []
     for number, group in enumerate(groups):
         requests = _requests(loaded, group, settings, settings.tokens)
-        order = (None, speculation) if number % 2 == 0 else (speculation, None)
-        found = {draft is not None: _serve(loaded, draft, requests) for draft in order}
-        plain, drafted = found[False], found[True]
-        if not plain.served.tokens or not drafted.served.tokens:
-            continue  # an answer of one token has no speed
-        same = plain.tokens == drafted.tokens
-        turns.append(Turn(plain=plain.served, drafted=drafted.served, same_output=same))
-        if drafted.speculation is not None:
-            records.append(drafted.speculation)
+        found = measure_turn(loaded, speculation, requests, drafted_first=number % 2 == 1)
+        if found is not None:
+            turns.append(found[0])
+            records.append(found[1])
     if not turns:
         raise UsageError(
             f"every answer to the prompts of kind {kind!r} is over after its first token, so that "
@@ -116,6 +111,27 @@ def _run(
         turns=tuple(turns),
         speculation=tuple(records),
     )
+
+
+def measure_turn(
+    loaded: LoadedModel,
+    speculation: Speculation,
+    requests: Sequence[Request],
+    *,
+    drafted_first: bool = False,
+) -> tuple[Turn, SpeculationRecord] | None:
+    """Serve requests without a draft and with one.
+
+    None where an answer of one token is all there is, which has no speed.
+    """
+    order = (speculation, None) if drafted_first else (None, speculation)
+    found = {draft is not None: _serve(loaded, draft, requests) for draft in order}
+    plain, drafted = found[False], found[True]
+    if not plain.served.tokens or not drafted.served.tokens or drafted.speculation is None:
+        return None
+    same = plain.tokens == drafted.tokens
+    turn = Turn(plain=plain.served, drafted=drafted.served, same_output=same)
+    return turn, drafted.speculation
 
 
 def _serve(

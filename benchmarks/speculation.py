@@ -1,0 +1,353 @@
+"""What speculation is worth: plain beside speculative, and llama.cpp's best of both, in one table.
+
+    python benchmarks/speculation.py --large QWEN-1.5B.gguf --middle QWEN-0.5B.gguf --data FOLDER
+    python benchmarks/speculation.py lookup concurrent --large QWEN-1.5B.gguf
+    python benchmarks/speculation.py --quick         # whether it runs at all
+
+Plain and speculative generation take turns on the same prompts in one process, the peer in one of
+its own between them. A ratio is taken in each turn; the table has the median and the spread. With
+each row stands how many drafted tokens were accepted; below the table the costs that the lengths
+were chosen by. Without a model the rows that need it say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from models import Models
+from processes import Worker, WorkerError
+from table import Row, as_json, markdown, not_run, spread
+
+from fewbit.evaluate.conditions import processor
+from fewbit.evaluate.prompts import builtin_prompts, read_prompts
+from fewbit.runtime.native import available_cores
+
+CODE = "coding"
+"""The category of Spec-Bench's code prompts."""
+
+ACCEPTED = 0.9
+"""Acceptance per drafted token that the bars of a model draft are stated at."""
+
+PEER_DRAFTS = ("draft=2", "draft=3", "draft=4", "draft=6")
+PEER_BAR = 2.4
+SAMPLED = 0.8
+SEQUENCES = 16
+NO_PAIR = "give --large FILE and --middle FILE"
+NO_LARGE = "give --large FILE"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The choices of one run."""
+
+    folder: Path
+    large: Path | None
+    middle: Path | None
+    data: Path | None
+    peer_python: str
+    threads: int
+    turns: int
+    tokens: int
+    notes: list[str] = field(default_factory=list)
+
+    def prompts(self, kind: str) -> list[str]:
+        """Return our own prompts of a kind, and for code those of Spec-Bench where they are."""
+        found = list(builtin_prompts()[kind])
+        if kind == "code" and self.data is not None:
+            theirs = read_prompts(self.data / "question.jsonl")[CODE]
+            found = [p for pair in zip(found, theirs, strict=False) for p in pair]
+        return [found[i % len(found)] for i in range(self.turns)]
+
+    def ours(self, model: Path, **options: str | int) -> Worker:
+        """Start fewbit with a target."""
+        chosen = {"threads": self.threads, "context": 1536, **options}
+        return Worker(sys.executable, "fewbit_speculation.py", model, **chosen)
+
+    def note(self, text: str) -> None:
+        """Keep a condition, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def pair(run: Run) -> Iterator[Row]:
+    """The 1.5B with the 0.5B as it is and prepared: greedy beside llama.cpp, and sampled."""
+    if run.large is None or run.middle is None:
+        yield not_run("1.5B with the 0.5B drafting, greedy code", ">= 1.35 x", NO_PAIR)
+        yield not_run("same, the draft prepared", ">= 1.6 x", NO_PAIR)
+        yield not_run("same, over llama.cpp's best", f">= {PEER_BAR} x", NO_PAIR)
+        yield not_run("same, temperature 0.8", ">= 1.3 x", NO_PAIR)
+        return
+    prompts = run.prompts("code")
+    prepared = _prepared(run)
+    options = {"threads": run.threads, "context": 1536, "draft": str(run.middle)}
+    peer = Worker(run.peer_python, "llama_cpp_speculation.py", run.large, **options)
+    with run.ours(run.large) as ours, peer:
+        ids = [ours.ask("prompt", text=text) for text in prompts]
+        best = _best_peer(peer, ids[0], run.tokens)
+        run.note(f"llama.cpp: {peer.ask('facts')['system']}; best of {PEER_DRAFTS}: {best}")
+        as_is: list[dict[str, Any]] = []
+        with_prepared: list[dict[str, Any]] = []
+        peers = []
+        for prompt in ids:
+            as_is += _turns(ours, str(run.middle), [[prompt]], run.tokens)
+            with_prepared += _turns(ours, str(prepared), [[prompt]], run.tokens)
+            peers.append(_peer_turn(peer, prompt, run.tokens, best))
+        yield from _rows("1.5B, 0.5B as it is drafting, greedy code", as_is, 1.35)
+        yield from _rows("1.5B, 0.5B prepared drafting, greedy code", with_prepared, 1.6)
+        yield _against_peer(with_prepared, peers, best)
+        drawn = _turns(ours, str(prepared), [[i] for i in ids], run.tokens, SAMPLED)
+        yield from _rows("same, temperature 0.8, no seed", drawn, 1.3)
+        _note_costs(run, ours, (str(run.middle), str(prepared)))
+
+
+def lookup(run: Run) -> Iterator[Row]:
+    """n-gram and suffix drafts: rewriting a file, and chat."""
+    model, name = _target(run)
+    with run.ours(model) as ours:
+        for kind, least in (("rewrite", 2.5), ("chat", 0.97)):
+            ids = [ours.ask("prompt", text=text) for text in run.prompts(kind)]
+            # A rewritten file is as long as the file: its draft pays to the end.
+            tokens = run.tokens * 3 if kind == "rewrite" else run.tokens
+            for draft in ("ngram", "suffix"):
+                turns = _turns(ours, draft, [[i] for i in ids], tokens)
+                bar = least if name.startswith("1.5B") else None
+                yield from _rows(f"{name}, {draft}, {kind}", turns, bar)
+        _note_costs(run, ours, ("ngram", "suffix"))
+
+
+def nested(run: Run) -> Iterator[Row]:
+    """int8 weights whose upper halves draft for them."""
+    work = "1.5B int8, its high bits drafting, greedy code"
+    if run.large is None:
+        yield not_run(work, ">= 1.2 x", NO_LARGE)
+        return
+    model = _as_int8(run)
+    with run.ours(model, draft="nested") as ours:
+        ids = [ours.ask("prompt", text=text) for text in run.prompts("code")]
+        turns = _turns(ours, "nested", [[i] for i in ids], run.tokens)
+        yield from _rows(work, turns, 1.2)
+        facts = ours.ask("facts", "nested")
+        more = facts["peak"] / facts["peak_alone"]
+        shown = f"{facts['peak'] / 1e6:.0f} MB"
+        yield Row("same, peak memory over the target alone", shown, "", f"{more:.2f} x", "",
+                  "<= 1.05 x", more <= 1.05)  # fmt: skip
+        _note_costs(run, ours, ("nested",))
+
+
+def concurrent(run: Run) -> Iterator[Row]:
+    """Sixteen requests at once: never slower."""
+    model, name = _target(run)
+    drafts = (
+        ["ngram"] if run.middle is None or run.large is None else ["ngram", str(_prepared(run))]
+    )
+    with run.ours(model, sequences=SEQUENCES) as ours:
+        for kind in ("code", "chat"):
+            texts = builtin_prompts()[kind]
+            ids = [ours.ask("prompt", text=texts[i % len(texts)]) for i in range(SEQUENCES)]
+            for draft in drafts:
+                turns = _turns(ours, draft, [ids] * max(1, run.turns // 4), run.tokens)
+                shown = Path(draft).stem
+                yield from _rows(f"{name}, {SEQUENCES} at once, {shown}, {kind}", turns, 0.97)
+        _note_costs(run, ours, drafts)
+
+
+PARTS: Mapping[str, Callable[[Run], Iterator[Row]]] = {
+    "pair": pair,
+    "lookup": lookup,
+    "nested": nested,
+    "concurrent": concurrent,
+}
+
+
+def _turns(
+    ours: Worker,
+    draft: str,
+    groups: Sequence[Sequence[list[int]]],
+    tokens: int,
+    temperature: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Generate plainly and with the draft, prompt after prompt; greedy outputs must be the same."""
+    found = []
+    for number, prompts in enumerate(groups):
+        asked = {"tokens": tokens, "temperature": temperature, "drafted_first": number % 2 == 1}
+        turn = ours.ask("turn", draft, prompts=list(prompts), **asked)
+        if turn and temperature == 0 and not turn["same"]:
+            raise WorkerError(f"the draft {draft} changed a greedy output")
+        if turn:
+            found.append(turn)
+    return found
+
+
+def _peer_turn(peer: Worker, prompt: list[int], tokens: int, best: str) -> dict[str, float]:
+    return {
+        setting: peer.ask("generate", setting, prompt=prompt, tokens=tokens)["rate"]
+        for setting in dict.fromkeys(("plain", best))
+    }
+
+
+def _best_peer(peer: Worker, prompt: list[int], tokens: int) -> str:
+    """Try each length of the peer's drafts once, and return the fastest."""
+    peer.ask("generate", "plain", prompt=prompt, tokens=4)
+    rates = {
+        setting: peer.ask("generate", setting, prompt=prompt, tokens=tokens // 2)["rate"]
+        for setting in PEER_DRAFTS
+    }
+    return max(rates, key=lambda setting: rates[setting])
+
+
+def _rows(work: str, found: Sequence[dict[str, Any]], least: float | None) -> Iterator[Row]:
+    """Yield a row of all turns, and one of those at the stated acceptance where they are fewer."""
+    if not found:
+        yield Row(work, figure="failed: every answer was over after its first token")
+        return
+    stated = [turn for turn in found if turn["proposed"] and _accepted([turn]) >= ACCEPTED]
+    model = least is not None and 1 < least < 2
+    yield _row(work, found, None if model and stated else least)
+    if model and stated:
+        yield _row(f"  of them at {ACCEPTED:.0%} accepted or more", stated, least)
+
+
+def _row(work: str, turns: Sequence[dict[str, Any]], least: float | None) -> Row:
+    ratios = [turn["drafted"] / turn["plain"] for turn in turns]
+    proposed = sum(turn["proposed"] for turn in turns)
+    accepted = f", {_accepted(turns):.0%} of {proposed} drafted accepted" if proposed else ""
+    return Row(
+        f"{work} ({len(turns)} turns{accepted})",
+        f"{median(turn['drafted'] for turn in turns):.1f} tok/s",
+        f"{median(turn['plain'] for turn in turns):.1f} tok/s (plain)",
+        f"{median(ratios):.2f} x",
+        spread(ratios),
+        "" if least is None else f">= {least} x",
+        None if least is None else median(ratios) >= least,
+        {"turns": list(turns)},
+    )
+
+
+def _accepted(turns: Sequence[dict[str, Any]]) -> float:
+    """Return accepted over drafted tokens."""
+    return sum(t["accepted"] for t in turns) / max(sum(t["proposed"] for t in turns), 1)
+
+
+def _against_peer(
+    turns: Sequence[dict[str, Any]], peers: Sequence[dict[str, float]], best: str
+) -> Row:
+    pairs = [(t["drafted"], max(p.values())) for t, p in zip(turns, peers, strict=True)]
+    ratios = [ours / theirs for ours, theirs in pairs]
+    plain = median(p["plain"] for p in peers)
+    drafted = median(p[best] for p in peers)
+    return Row(
+        "same, over the better of llama.cpp's plain and speculative",
+        f"{median(ours for ours, _ in pairs):.1f} tok/s",
+        f"{plain:.1f} plain, {drafted:.1f} {best}",
+        f"{median(ratios):.2f} x",
+        spread(ratios),
+        f">= {PEER_BAR} x",
+        median(ratios) >= PEER_BAR,
+        {"peers": list(peers)},
+    )
+
+
+def _note_costs(run: Run, ours: Worker, drafts: Iterable[str]) -> None:
+    for draft in drafts:
+        facts = ours.ask("facts", draft)
+        run.note(f"{Path(draft).stem}: {facts['costs']}")
+        run.note(f"kernels {', '.join(facts['kernels'])}")
+
+
+def _target(run: Run) -> tuple[Path, str]:
+    """Return the 1.5B, or SmolLM2 where it is not given."""
+    if run.large is not None:
+        return run.large, "1.5B"
+    return Models(run.folder, None).small("q4_0"), "SmolLM2"
+
+
+def _prepared(run: Run) -> Path:
+    """Return the 0.5B prepared as a draft, made if it is not there yet."""
+    path = run.folder / "qwen2.5-coder-0.5b-draft.gguf"
+    if not path.exists():
+        _fewbit("draft", "prepare", str(run.middle), "--for", str(run.large), "--out", str(path))
+    return path
+
+
+def _as_int8(run: Run) -> Path:
+    """Return the 1.5B in Q8_0, made if it is not there yet."""
+    path = run.folder / "qwen2.5-coder-1.5b-q8_0.gguf"
+    if not path.exists():
+        _fewbit("quantize", str(run.large), "--recipe", "rtn-q8_0", "--out", str(path))
+    return path
+
+
+def _fewbit(*arguments: str) -> None:
+    command = [sys.executable, "-m", "fewbit", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WorkerError(f"fewbit {' '.join(arguments)} failed: {done.stderr.strip()}")
+
+
+def main() -> None:
+    chosen = _arguments()
+    run = Run(
+        folder=chosen.folder,
+        large=chosen.large,
+        middle=chosen.middle,
+        data=chosen.data,
+        peer_python=chosen.peer_python,
+        threads=chosen.threads,
+        turns=1 if chosen.quick else chosen.turns,
+        tokens=12 if chosen.quick else chosen.tokens,
+    )
+    run.folder.mkdir(parents=True, exist_ok=True)
+    begun, rows = time.perf_counter(), []
+    for name in chosen.parts or PARTS:
+        for row in _part(name, run):
+            print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr, flush=True)
+            rows.append(row)
+    seconds = time.perf_counter() - begun
+    conditions = [f"{processor()}, {run.threads} threads, {seconds:.0f} s", *run.notes]
+    print("\n".join([markdown(rows), "", *(f"- {line}" for line in conditions)]))
+    if chosen.json:
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        record = {"conditions": conditions, "rows": as_json(rows)}
+        chosen.json.write_text(json.dumps(record, indent=2) + "\n")
+    sys.exit(any(row.figure.startswith("failed") for row in rows))
+
+
+def _part(name: str, run: Run) -> Iterator[Row]:
+    """Yield the rows of a part; one that fails is a row that says so, and the others go on."""
+    try:
+        yield from PARTS[name](run)
+    except WorkerError as error:
+        yield Row(name, figure=f"failed: {error}".replace("\n", " ").replace("|", "/"))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
+    parser.add_argument("--large", type=Path, help="Qwen2.5-Coder-1.5B-Instruct in Q4_K_M")
+    parser.add_argument("--middle", type=Path, help="Qwen2.5-Coder-0.5B-Instruct in Q4_K_M")
+    parser.add_argument("--data", type=Path, help="a folder with Spec-Bench's question.jsonl")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/benchmarks"), help="keeps what is made"
+    )
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python with llama_cpp")
+    parser.add_argument("--threads", type=int, default=min(2, available_cores()))
+    parser.add_argument("--turns", type=int, default=12, help="prompts a row")
+    parser.add_argument("--tokens", type=int, default=128, help="generated for each")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; figures mean nothing")
+    parser.add_argument("--json", type=Path, help="write rows and every value here too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
