@@ -179,6 +179,7 @@ def test_a_text_read_for_another_sequence_is_not_read_again():
     draft.release(0)
     before = sum(len(step.tokens) for step in draft._model.executor.steps)
     query = draft_query(1, tokens, 1, params=GREEDY)
+    assert draft.pending(query) == 4
     assert draft.propose([query])[0].tokens == fresh_proposal(tokens, 1)
     assert sum(len(step.tokens) for step in draft._model.executor.steps) - before == 5
 

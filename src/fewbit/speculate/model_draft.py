@@ -191,10 +191,10 @@ class ModelDraft:
 
     def pending(self, query: DraftQuery) -> int:
         """Return how many tokens before the last must be read before it could propose."""
-        state = self._sequences.get(query.sequence)
-        if state is None:
-            return len(query.tokens) - 1
+        state = self._state(query.sequence)
         text = state.text(query.tokens, self._model.tokens)
+        if not state.computed:
+            state.computed = state.table.reuse(text, 0)
         return max(len(text) - 1 - state.computed - len(state.drafted), 0)
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
@@ -215,9 +215,7 @@ class ModelDraft:
 
     def _begun(self, query: DraftQuery) -> _Run | None:
         """Return the query with its store settled and room in it; None where it has no draft."""
-        state = self._sequences.get(query.sequence)
-        if state is None:
-            state = self._sequences[query.sequence] = _Sequence(PageTable(self._pool))
+        state = self._state(query.sequence)
         state.used = self._call
         text = state.text(query.tokens, self._model.tokens)
         state.settle(text)
@@ -225,6 +223,11 @@ class ModelDraft:
         if state.ended or length < 1 or not self._has_room(state, len(text) + length - 1):
             return None
         return _Run(query, state, text, length, query.sampler.fork())
+
+    def _state(self, sequence: int) -> _Sequence:
+        if sequence not in self._sequences:
+            self._sequences[sequence] = _Sequence(PageTable(self._pool))
+        return self._sequences[sequence]
 
     def _has_room(self, state: _Sequence, positions: int) -> bool:
         """Hold pages for a text and its draft, whose last token is never run."""
