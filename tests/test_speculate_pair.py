@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import tokenizers
 from tiny_subjects import CONFIG, begin_with_bos, tokenizer, write_subject
-from tiny_tokenizers import byte_level, sentence_piece
+from tiny_tokenizers import (
+    METADATA_OF_FOLDERS,
+    byte_level,
+    folder_tokenizer,
+    sentence_piece,
+)
 from tokenizers import decoders, models, pre_tokenizers
 
 from fewbit.cli import app
@@ -18,6 +23,7 @@ from fewbit.speculate.pair import check_pair, require_usable
 from fewbit.speculate.pair_member import PairMember, member_of, pair_of
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.from_hugging_face import from_hugging_face
+from fewbit.tokens.to_gguf import to_gguf
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT = (
@@ -231,6 +237,33 @@ def test_byte_level_and_sentence_piece_are_usable_with_mapping():
     draft = PairMember("d", "d", two, None, 512, two.vocabulary_size)
     assert check_pair(target, draft).verdict is PairVerdict.MAPPED
     assert check_pair(draft, target).verdict is PairVerdict.MAPPED
+
+
+def bare(found):
+    """A member that is nothing but its tokenizer."""
+    return PairMember("m", "m", found, None, 512, found.vocabulary_size)
+
+
+@pytest.mark.parametrize("kind", METADATA_OF_FOLDERS)
+def test_a_folder_and_the_file_that_was_made_of_it_have_one_tokenizer(kind):
+    folder = from_hugging_face(*folder_tokenizer(kind))
+    file = from_gguf(to_gguf(folder, folder.vocabulary_size + 7))
+    for one, other in ((folder, file), (file, folder)):
+        report = check_pair(bare(one), bare(other))
+        assert report.differences == ()
+        assert report.verdict is PairVerdict.USABLE
+
+
+def test_merges_of_tied_scores_are_compared_between_files_of_one_kind_only():
+    text, config = folder_tokenizer("llama")
+    tree = json.loads(text)
+    tree["model"]["merges"][-1:-3:-1] = tree["model"]["merges"][-2:]
+    folder = from_hugging_face(text, config)
+    swapped = from_hugging_face(json.dumps(tree).encode(), config)
+    file = from_gguf(to_gguf(folder, folder.vocabulary_size))
+    assert check_pair(bare(file), bare(swapped)).differences == ()
+    (found,) = check_pair(bare(folder), bare(swapped)).differences
+    assert found.found.startswith("The merges differ")
 
 
 def test_what_a_run_says_first_is_what_costs_tokens():
