@@ -3,6 +3,7 @@
 Reports are named in the docstrings; inputs are our own.
 """
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -48,6 +49,7 @@ from fewbit.sampling import (
     draw_proposals,
 )
 from fewbit.speculate.controller import FixedLengths
+from fewbit.tokens.grammar import Grammar, GrammarKind
 
 TARGET, NEAR = tables()
 GREEDY = SamplingParams(temperature=0)
@@ -372,6 +374,28 @@ def test_16_a_draft_with_a_shorter_context_stops_there_and_generation_goes_on(fa
     assert len(tokens) == 120
     assert record.draft.blocks > 0
     assert "context of 64 tokens is full" in record.draft_off
+
+
+@pytest.mark.parametrize("seed", [2, None])
+def test_17_a_grammar_that_begins_inside_a_draft_holds_from_there_on(family, opened, seed):
+    """vLLM #36138: the tail of the block behind the boundary was free."""
+    begin = opened.tokenizer.encode(">", add_special=False)[0]
+    grammar = Grammar(GrammarKind.REGEX, "(xy|z){9,12}", after=begin)
+    params = SamplingParams(seed=seed, temperature=4, logit_bias={begin: 14.0})
+    draft = load_draft(family[1], opened, SETTINGS).draft
+    stop = StopCondition(60, opened.ends)
+    requests = [Request((1, 70 + i, 9), params, stop, sample=i, grammar=grammar) for i in range(12)]
+    found = generated(opened, Speculation(draft, 8, control=FixedLengths), requests)
+    tails = []
+    assert sum(record.draft.blocks for _, record in found) > 20
+    for tokens, record in found:
+        if begin in tokens[1:] and record.finish is FinishReason.STOP:
+            tails.append(opened.tokenizer.decode(tokens[tokens.index(begin) + 1 : -1]))
+    assert len(tails) >= 3
+    assert all(re.fullmatch("(xy|z){9,12}", tail) for tail in tails)
+    if seed is not None:
+        plain = generated(opened, None, requests)
+        assert [tokens for tokens, _ in found] == [tokens for tokens, _ in plain]
 
 
 def test_18_lengths_that_make_it_slower_are_shortened_and_the_record_says_why():
