@@ -366,6 +366,16 @@ def test_the_distribution_that_is_returned_is_the_one_drawn_from(draft, params):
         assert proposal.probabilities[j][list(support).index(token)] > 0
 
 
+def test_distributions_of_one_call_do_not_share_memory():
+    queries = [draft_query(i, [i + 1], 1 + i % 4, verifier=Verifier.BLOCK) for i in range(9)]
+    draft = cut_draft()
+    for _ in range(3):
+        found = draft.propose(queries)
+        alone = [cut_draft().propose([query])[0] for query in queries]
+        for one, other in zip(found, alone, strict=True):
+            assert np.array_equal(one.probabilities, other.probabilities)
+
+
 def test_coupled_draws_need_no_distribution():
     [proposal] = cut_draft().propose([draft_query(0, [1, 2], 3, params=GREEDY)])
     assert proposal.probabilities is None

@@ -99,6 +99,29 @@ class _Sequence:
         self.drafted.clear()
 
 
+class _Rows:
+    """Memory for what tokens are drawn from, kept from call to call.
+
+    Of a vocabulary's width, memory that is new each time costs more than the drawing.
+    """
+
+    def __init__(self) -> None:
+        self._rows: NDArray[np.float32] = np.empty((0, 0), np.float32)
+        self._lent = 0
+
+    def reset(self) -> None:
+        """Have what was lent before written over from now on."""
+        self._lent = 0
+
+    def take(self, count: int, width: int) -> NDArray[np.float32]:
+        """Lend float32 [count, width]."""
+        begin, end = self._lent, self._lent + count
+        if end > len(self._rows) or width != self._rows.shape[1]:
+            self._rows = np.empty((2 * end, width), np.float32)
+        self._lent = end
+        return self._rows[begin:end]
+
+
 @dataclass(eq=False, slots=True)
 class _Run:
     """A query while it is answered."""
@@ -135,12 +158,12 @@ class _Run:
         self.state.computed += count
         return self.text[begin : begin + count]
 
-    def draw_row(self, row: int, width: int) -> DraftRow:
+    def draw_row(self, row: int, width: int, rows: _Rows) -> DraftRow:
         """Return what to draw from a row of logits, with room for what it is drawn from."""
         into = None
         if not self.query.verifier.couples:
             if self.drawn_from is None:
-                self.drawn_from = np.empty((self.length, width), np.float32)
+                self.drawn_from = rows.take(self.length, width)
             into = self.drawn_from[len(self.drawn)]
         start = len(self.query.tokens)
         return DraftRow(self.sampler, row, start + len(self.drawn), start, into)
@@ -172,6 +195,7 @@ class ModelDraft:
         self._read_rows = read_rows
         self._pool = PagePool(model.executor.pages)
         self._sequences: dict[int, _Sequence] = {}
+        self._rows = _Rows()
         self._call = 0
 
     @property
@@ -198,8 +222,12 @@ class ModelDraft:
         return max(len(text) - 1 - state.computed - len(state.drafted), 0)
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
-        """Return one proposal for each query; empty where its text is not read yet."""
+        """Return one proposal for each query; empty where its text is not read yet.
+
+        Its probabilities are valid until the next call.
+        """
         self._call += 1
+        self._rows.reset()
         runs = [self._begun(query) for query in queries]
         active = self._read([run for run in runs if run is not None])
         while active:
@@ -258,7 +286,8 @@ class ModelDraft:
         logits = model.executor.step(_step_input(work, model.tokens))
         if model.columns is not None:
             logits = np.ascontiguousarray(logits[:, model.columns])
-        draws = [run.draw_row(row, logits.shape[1]) for row, run in enumerate(drawing)]
+        width = logits.shape[1]
+        draws = [run.draw_row(row, width, self._rows) for row, run in enumerate(drawing)]
         found = draw_proposals(
             logits,
             draws,
