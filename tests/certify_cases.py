@@ -1,0 +1,39 @@
+"""The certificate's own tiny models, opened once for a test file."""
+
+import atexit
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fewbit.certify.certificate import TINY
+from fewbit.certify.enumeration import Enumerated
+from fewbit.certify.planted import PLAIN
+from fewbit.certify.tiny import write_draft, write_target
+from fewbit.engine.loaded import load_model
+from fewbit.engine.loaded_draft import load_draft
+from fewbit.speculate.drafts import NgramDraft
+
+
+@cache
+def tiny():
+    """Return (target, draft model): both small enough to enumerate."""
+    with TemporaryDirectory(prefix="fewbit-test-") as folder:
+        target = load_model(write_target(Path(folder, "target")), TINY)
+        return target, load_draft(write_draft(Path(folder, "draft")), target, TINY).draft
+
+
+atexit.register(tiny.cache_clear)
+
+
+def drawing(**fields):
+    """Return a request of three tokens along the draft model: 45 paths."""
+    target, draft = tiny()
+    given = {"params": PLAIN, "described": "", "length": 3, "longest": 2, **fields}
+    return Enumerated(draft.name, target, draft, **given)
+
+
+def matching(**fields):
+    """Return the same along n-grams."""
+    target, _ = tiny()
+    given = {"params": PLAIN, "described": "", "length": 3, "longest": 2, **fields}
+    return Enumerated("ngram", target, NgramDraft(longest=2, shortest=1), **given)

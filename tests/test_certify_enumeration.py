@@ -1,0 +1,117 @@
+"""Enumeration through the engine: it certifies what is exact, and nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from certify_cases import drawing, matching, tiny
+
+from fewbit.certify import enumeration, judges
+from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate_case
+from fewbit.certify.planted import CONTROLS, PENALIZED, run_controls
+from fewbit.sampling import SamplingParams, Verifier, sample_blocks
+from fewbit.speculate.drafts import Proposal
+from fewbit.speculate.suffix import SuffixDraft
+
+RULES = {"draws": (drawing, "block"), "matches": (matching, "match")}
+PARAMS = {
+    "penalties": PENALIZED,
+    "truncated": SamplingParams(temperature=0.8, top_k=2, min_p=0.1, repetition_penalty=1.5),
+    "banned": SamplingParams(logit_bias={1: -100}),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("params", PARAMS)
+def test_the_engine_emits_the_targets_distribution(rule, params):
+    case, name = RULES[rule]
+    found = enumerate_case(case(params=PARAMS[params]))
+    assert found.equal, found
+    assert found.rule == name
+    assert found.total == pytest.approx(1, abs=1e-10)
+    assert found.distance < 1e-12
+    assert found.rejecting > 0.05
+
+
+def test_an_end_inside_a_block_cuts_the_outputs():
+    found = enumerate_case(drawing(end=1))
+    assert found.equal
+    assert found.outputs < 27
+
+
+def test_the_suffix_draft_is_exact():
+    target, _ = tiny()
+    draft = SuffixDraft([0, 1, 2, 0, 1, 0], shortest=1)
+    found = enumerate_case(Enumerated("suffix", target, draft, SamplingParams(), "", length=4))
+    assert found.equal
+    assert found.rejecting > 0.05
+
+
+@pytest.mark.parametrize("judge", [judges.by_block, judges.by_token])
+def test_the_rules_in_float64_are_exact_too(judge):
+    assert enumerate_case(drawing(), Planted(judge=judge)).equal
+
+
+def test_every_planted_bug_is_caught_and_none_without_it():
+    found = run_controls(drawing(length=4), lambda *_: None)
+    assert len(found) == len(CONTROLS) == 6
+    for case in found:
+        assert case.caught, case
+        assert case.distance > 1e6 * TOLERANCE, "it is not rounding that was noticed"
+
+
+def test_a_bug_that_does_nothing_is_not_called_caught(monkeypatch):
+    honest = (CONTROLS[0]._replace(planted=Planted()),)
+    monkeypatch.setattr("fewbit.certify.planted.CONTROLS", honest)
+    (found,) = run_controls(drawing(), lambda *_: None)
+    assert not found.caught
+
+
+class Lying:
+    """Says that it drew from something a little flatter than what it drew from."""
+
+    def __init__(self, draft):
+        self._draft = draft
+        self.name, self.context, self.shares_store = draft.name, draft.context, False
+        self.pending, self.release = draft.pending, draft.release
+
+    def propose(self, queries):
+        return [self._told(proposal) for proposal in self._draft.propose(queries)]
+
+    def _told(self, proposal):
+        if proposal.probabilities is None:
+            return proposal
+        flatter = proposal.probabilities[:, :3] + np.float32(1e-4)
+        return Proposal(proposal.tokens, flatter, None)
+
+
+def test_a_draft_that_says_it_drew_from_something_else_is_noticed():
+    """cases/speculate.md 13: it is off by less than any test by sampling would see."""
+    case = drawing()
+    found = enumerate_case(replace(case, draft=Lying(case.draft)))
+    assert not found.equal
+    assert "the draft drew" in found.fault
+
+
+def test_an_engine_whose_thresholds_are_a_little_off_is_noticed(monkeypatch):
+    def off(logits, blocks, **options):
+        raised = logits.copy()
+        raised[:, 0] += 1e-5
+        return sample_blocks(raised, blocks, **options)
+
+    monkeypatch.setattr(enumeration, "sample_blocks", off)
+    for case in (drawing(), matching()):
+        found = enumerate_case(case)
+        assert not found.equal
+        assert "the engine drew" in found.fault
+
+
+def test_verification_by_another_rule_than_was_drawn_for_is_noticed(monkeypatch):
+    """Blocks that were drawn to be rejected, accepted where the target draws the same."""
+
+    def matched(logits, blocks, **options):
+        swapped = [block._replace(verifier=Verifier.MATCH) for block in blocks]
+        return sample_blocks(logits, swapped, **options)
+
+    monkeypatch.setattr(enumeration, "sample_blocks", matched)
+    assert not enumerate_case(drawing()).equal
