@@ -44,10 +44,20 @@ def test_a_draft_changes_nothing(models, capsys, draft, sampling):
     drafted = report_of(capsys, *shared, "--draft", draft, "--draft-costs", "learned")
     assert (drafted.text, drafted.tokens) == (plain.text, plain.tokens)
     assert drafted.generation.draft.draft == draft
+    assert drafted.draft_kernels and not plain.draft_kernels
+    halves = [k for k in drafted.draft_kernels if k.kernel.startswith("w4.high.")]
+    assert bool(halves) == ("nested" in draft)
     nested = [
         k.kernel.startswith("w8.nest.") for k in drafted.kernels if k.kernel.startswith("w8.")
     ]
     assert nested and all(nested) == any(nested) == ("nested" in draft)
+
+
+def test_what_it_reads_is_told(models, capsys):
+    assert run(["generate", models[1], "-p", "a", "--max-tokens", "3", "--draft", "nested"]) == 0
+    err = capsys.readouterr().err
+    assert "draft: on the model's own KV cache, 1 matrix by w8.nest.g32/" in err
+    assert "22 matrices by w4.high.g32/" in err
 
 
 def test_costs_are_measured_with_it(models, capsys):

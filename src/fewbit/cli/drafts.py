@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fewbit.engine.request import Speculation
     from fewbit.model.runner import RunSettings
     from fewbit.records.generation import DraftModelRecord
+    from fewbit.records.kernels import KernelRecord
     from fewbit.speculate.drafts import Draft
 
 NONE = "none"
@@ -115,15 +116,22 @@ class OpenedDraft:
     def notes(self) -> tuple[str, ...]:
         """Sentences about how its model was made ready, and what sets it apart."""
         from fewbit.records.kernels import kernel_fallbacks
-        from fewbit.report.loading import describe_loading
+        from fewbit.report.loading import describe_draft_kernels, describe_loading
         from fewbit.report.pair import describe_difference
 
         if self.model is None:
-            return ()
+            return tuple(describe_draft_kernels(self.kernels))
         runner = self.model.runner
         differences = (describe_difference(found) for found in self.model.differences)
         loading = (*describe_loading(runner.loading), *kernel_fallbacks(runner.kernels))
         return tuple(f"draft: {line}" for line in (*loading, *differences))
+
+    @property
+    def kernels(self) -> tuple[KernelRecord, ...]:
+        """What reads each matrix of a draft that is the target itself with other weights."""
+        from fewbit.speculate.shared_store import kernels_of
+
+        return () if self.speculation is None else kernels_of(self.speculation.draft)
 
     @property
     def record(self) -> DraftModelRecord | None:

@@ -88,7 +88,8 @@ def generate(
         _note(line)
     if json is not None:
         report = _report(loaded, run, prompt, text, streamed)
-        deliver(replace(report, draft=draft.record), json, _drawn_already)
+        report = replace(report, draft=draft.record, draft_kernels=draft.kernels)
+        deliver(report, json, _drawn_already)
     return EXIT_INTERRUPTED if streamed.record.finish is FinishReason.CANCELLED else 0
 
 

@@ -199,6 +199,8 @@ class GenerationReport(Record, frozen=True, kw_only=True):
     loading: LoadRecord
     draft: DraftModelRecord | None = None
     """None where no model drafted."""
+    draft_kernels: tuple[KernelRecord, ...] = ()
+    """Of a draft that is the model itself with other weights: what reads each matrix."""
     conditions: Conditions
     prompt: str
     """As given, before any chat template."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
+from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
 
 
@@ -14,3 +16,14 @@ def describe_loading(record: LoadRecord) -> Iterator[str]:
     yield from record.notes
     if record.kept:
         yield f"weights: packed and kept in {record.kept} in {record.seconds:.2f} s"
+
+
+def describe_draft_kernels(kernels: Iterable[KernelRecord]) -> Iterator[str]:
+    """Yield which weights a draft reads that is the model itself; nothing where there is none."""
+    counts = Counter(kernel.kernel for kernel in kernels)
+    if counts:
+        listed = ", ".join(
+            f"{count} {'matrix' if count == 1 else 'matrices'} by {kernel}"
+            for kernel, count in counts.items()
+        )
+        yield f"draft: on the model's own KV cache, {listed}"

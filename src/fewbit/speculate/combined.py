@@ -21,6 +21,7 @@ class CombinedDraft:
     def __init__(self, first: Draft, second: Draft) -> None:
         self._first = first
         self._second = second
+        self.parts = (first, second)
         self.name = f"{first.name}+{second.name}"
         self.shares_store = first.shares_store or second.shares_store
 

@@ -28,5 +28,6 @@ def early_exit_draft(
     Raises:
         UsageError: no layer is skipped, or all are.
     """
-    executor = beside(target, early_exit(target, layers))
-    return SharedStoreDraft(f"exit:{layers}", executor, vocabulary, threads)
+    binding = early_exit(target, layers)
+    executor, kernels = beside(target, binding), tuple(binding.kernels.values())
+    return SharedStoreDraft(f"exit:{layers}", executor, vocabulary, threads, kernels)

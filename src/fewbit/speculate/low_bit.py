@@ -24,8 +24,9 @@ def nested_draft(
     Raises:
         UsageError: the target has no weights of 8 bits, or they do not lie nested.
     """
-    executor = beside(target, upper_halves(target))
-    return SharedStoreDraft("nested", executor, vocabulary, threads)
+    binding = upper_halves(target)
+    kernels = tuple(binding.kernels.values())
+    return SharedStoreDraft("nested", beside(target, binding), vocabulary, threads, kernels)
 
 
 def low_bit_draft(
@@ -46,5 +47,6 @@ def low_bit_draft(
         KernelError: no kernel reads a matrix in that format.
         UsageError: the format's groups or blocks do not divide a matrix, or memory is short.
     """
-    executor = beside(target, low_bit_copy(target, form))
-    return SharedStoreDraft(f"low-bit:{form.name}", executor, vocabulary, threads)
+    binding = low_bit_copy(target, form)
+    executor, kernels = beside(target, binding), tuple(binding.kernels.values())
+    return SharedStoreDraft(f"low-bit:{form.name}", executor, vocabulary, threads, kernels)

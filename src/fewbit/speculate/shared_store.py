@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import Span, StepInput
 from fewbit.sampling import DraftRow, SamplingThreads, TokenSampler, draw_proposals
-from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.speculate.combined import CombinedDraft
+from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
 
 
 @dataclass(eq=False, slots=True)
@@ -69,6 +71,7 @@ class SharedStoreDraft:
         executor: made beside the target's.
         vocabulary: ids from here on are padding of the head, never drafted.
         threads: draw for several sequences at once.
+        kernels: of its matrices, for records.
     """
 
     shares_store = True
@@ -80,8 +83,10 @@ class SharedStoreDraft:
         executor: Executor,
         vocabulary: int,
         threads: SamplingThreads | None = None,
+        kernels: tuple[KernelRecord, ...] = (),
     ) -> None:
         self.name = name
+        self.kernels = kernels
         self._executor = executor
         self._vocabulary = vocabulary
         self._threads = threads
@@ -109,6 +114,13 @@ class SharedStoreDraft:
             run.faulty = drawn.fault is not None
             if not run.faulty:
                 run.drawn.append(drawn.token)
+
+
+def kernels_of(draft: Draft) -> tuple[KernelRecord, ...]:
+    """Return the kernels of a draft over the target's store, or of such a part of a draft."""
+    if isinstance(draft, CombinedDraft):
+        return tuple(kernel for part in draft.parts for kernel in kernels_of(part))
+    return draft.kernels if isinstance(draft, SharedStoreDraft) else ()
 
 
 def _step_input(runs: Sequence[_Run]) -> StepInput:
