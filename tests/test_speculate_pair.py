@@ -176,7 +176,7 @@ def test_moved_tokens_are_mapped_and_named():
     assert report.verdict.exit_code == 0
     first = report.checks[0].differences[0]
     assert first.found == "Under another id in the draft: 2 of 261 shared tokens."
-    assert first.examples == ("th (256) is th (257)", "in (257) is in (256)")
+    assert first.examples == ("'th' (256) is 'th' (257)", "'in' (257) is 'in' (256)")
     assert report.shared.same_ids == report.shared.count - 2
 
 
@@ -186,9 +186,9 @@ def test_tokens_of_one_side_are_named_with_what_becomes_of_them():
     assert texts == [
         (
             "Unknown to the draft: 1 of the target's 261 tokens.",
-            ("the (257) is read as th (256), e (68)",),
+            ("'the' (257) is read as 'th' (256), 'e' (68)",),
         ),
-        ("Unknown to the target: 1 of the draft's 261 tokens.", ("ĊĊ (257)",)),
+        ("Unknown to the target: 1 of the draft's 261 tokens.", (r"'\n\n' (257)",)),
     ]
     assert report.verdict is PairVerdict.MAPPED
 

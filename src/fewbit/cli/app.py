@@ -101,8 +101,9 @@ def build() -> App:
         name="fewbit",
         help="Make a language model smaller and faster, and prove that it is still the same model.",
         help_prologue="Example: fewbit compress smollm2-135m --out small",
-        help_epilogue="Exit codes: 0 done or ACCEPT, 2 bad input, 3 REJECT, 4 INCONCLUSIVE, "
-        "70 a fault of ours, 75 stopped and resumable, 130 interrupted.",
+        help_epilogue="Exit codes: 0 done, ACCEPT, usable or certified, 2 bad input, 3 REJECT, not "
+        "usable or not certified, 4 INCONCLUSIVE, 70 a fault of ours, 75 stopped and resumable, "
+        "130 interrupted.",
         version=__version__,
         help_format="plaintext",
         result_action="return_value",

@@ -48,10 +48,14 @@ class PairMember:
         return cutting(self.tokenizer)
 
     def token(self, token: int | None) -> str:
-        """Return a token's text and id, for a message."""
+        """Return what a token stands for and its id, for a message; text in quotes."""
         if token is None:
             return "none"
-        return f"{repr(self.tokenizer.token_text(token))[1:-1]} ({token})"
+        if token in self.tokenizer.special_ids:
+            return f"{self.tokenizer.token_text(token)} ({token})"
+        return (
+            f"{self.tokenizer.token_bytes(token).decode('utf-8', 'backslashreplace')!r} ({token})"
+        )
 
     def tokens(self, ids: Iterable[int]) -> str:
         """Return the texts and ids of several tokens, for a message."""
