@@ -120,6 +120,7 @@ def test_a_stopped_job_goes_on_to_the_same_bits(models, tmp_path, monkeypatch):
     [
         (("--tokens", 0), "A head of 0 tokens"),
         (("--tokens", 2), "3 special tokens always stay"),
+        (("--tokens", 2, "--plan"), "3 special tokens always stay"),
         (("--tokens", 4000), "A head of 4,000 tokens"),
         (("--tokens", 30, "--recipe", "nope"), "There is no recipe"),
         (("--tokens", 30, "--recipe", "rtn-int4-g32"), "GGUF"),

@@ -70,8 +70,10 @@ def plan_draft(source: ModelSource, settings: DraftSettings) -> QuantizationPlan
     Raises:
         UsageError, UnsupportedError: as `prepare_draft`.
     """
-    nothing = np.zeros(_known(source, tokenizer_of(source)), np.int64)
-    kept = frequent_tokens(nothing, settings.tokens)
+    tokenizer = tokenizer_of(source)
+    known = _known(source, tokenizer)
+    nothing = np.zeros(known, np.int64)
+    kept = frequent_tokens(nothing, settings.tokens, _special(tokenizer, known))
     return plan(cut_head(source, kept, settings.target), settings.recipe, Container.GGUF)
 
 
@@ -125,8 +127,7 @@ def _chosen(
     tokenizer = tokenizer_of(source)
     known = _known(source, tokenizer)
     counts = token_counts([*windows, *_text(tokenizer, Half.CALIBRATION)], known)
-    special = [token for token in tokenizer.added_tokens if token < known]
-    kept = frequent_tokens(counts, settings.tokens, special)
+    kept = frequent_tokens(counts, settings.tokens, _special(tokenizer, known))
     others = token_counts(_text(tokenizer, Half.EVALUATION), known)
     facts = DraftFacts(
         target=settings.target,
@@ -142,6 +143,11 @@ def _text(tokenizer: Tokenizer, half: Half) -> Iterator[list[int]]:
     """Yield the tokens of each document of the text that Python carries."""
     for document in default_text(half).documents:
         yield tokenizer.encode(document.text, add_special=False)
+
+
+def _special(tokenizer: Tokenizer, known: int) -> list[int]:
+    """Return the tokens that stay whatever the text: those added to the vocabulary."""
+    return [token for token in tokenizer.added_tokens if token < known]
 
 
 def _known(source: ModelSource, tokenizer: Tokenizer) -> int:
