@@ -347,8 +347,8 @@ void compare_logits(const RowKernels& s, const RowKernels& truth) {
   compare("maxima of logits", got, want);
   Floats values = x, values_truth = x, mass(kCount), mass_truth(kCount);
   std::vector<double> sums(kBlocks), sums_truth(kBlocks);
-  s.exponentiate(values.data(), kBlocks, 20.0f, 0.7f, mass.data(), sums.data());
-  truth.exponentiate(values_truth.data(), kBlocks, 20.0f, 0.7f, mass_truth.data(),
+  s.exponentiate(x.data(), values.data(), kBlocks, 20.0f, 0.7f, mass.data(), sums.data());
+  truth.exponentiate(x.data(), values_truth.data(), kBlocks, 20.0f, 0.7f, mass_truth.data(),
                      sums_truth.data());
   compare("scaled logits", values, values_truth);
   compare("masses", mass, mass_truth);

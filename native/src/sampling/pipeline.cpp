@@ -72,8 +72,8 @@ SamplingFault Distribution::shape(const LogitsRow& row, const SamplingRule& rule
     return SamplingFault::kNotFinite;
   }
   const bool changes = !rule.bias.empty() || !history.empty() || row.allowed != nullptr;
-  if (changes || !rule.greedy()) copy(row.values);
   if (changes) {
+    copy(row.values, 0);
     adjust(row, rule, history);
     kernels_->scan(values_.data(), vocabulary_, block_max_.data());
   }
@@ -85,14 +85,15 @@ SamplingFault Distribution::shape(const LogitsRow& row, const SamplingRule& rule
     total_ = 1;
     return SamplingFault::kNone;
   }
-  exponentiate(rule.temperature);
+  exponentiate(changes ? values_.data() : row.values, rule.temperature);
   if (!whole_) truncate(rule);
   return SamplingFault::kNone;
 }
 
-void Distribution::copy(const float* logits) {
+// Copies the logits from `begin` on, with banned ones after them up to a whole block.
+void Distribution::copy(const float* logits, int64_t begin) {
   values_.resize(static_cast<size_t>(blocks_ * kBlock));
-  std::memcpy(values_.data(), logits, static_cast<size_t>(vocabulary_) * sizeof(float));
+  std::copy(logits + begin, logits + vocabulary_, values_.begin() + begin);
   std::fill(values_.begin() + vocabulary_, values_.end(), kBanned);
 }
 
@@ -139,12 +140,17 @@ SamplingFault Distribution::find_best(const float* values) {
   return best == kBanned ? SamplingFault::kAllMasked : SamplingFault::kNone;
 }
 
-void Distribution::exponentiate(float temperature) {
+void Distribution::exponentiate(const float* logits, float temperature) {
+  const float best = logits[best_];
+  const int64_t whole = logits == values_.data() ? blocks_ : vocabulary_ / kBlock;
+  if (logits != values_.data()) copy(logits, whole * kBlock);
   mass_.resize(values_.size());
   block_mass_.resize(static_cast<size_t>(blocks_));
-  const float best = values_[static_cast<size_t>(best_)];
-  kernels_->exponentiate(values_.data(), blocks_, best, temperature, mass_.data(),
+  kernels_->exponentiate(logits, values_.data(), whole, best, temperature, mass_.data(),
                          block_mass_.data());
+  float* rest = values_.data() + whole * kBlock;
+  kernels_->exponentiate(rest, rest, blocks_ - whole, best, temperature,
+                         mass_.data() + whole * kBlock, block_mass_.data() + whole);
   for (float& maximum : block_max_) maximum = (maximum - best) / temperature;
   total_ = 0;
   for (const double mass : block_mass_) total_ += mass;

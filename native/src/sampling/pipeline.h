@@ -87,11 +87,11 @@ class Distribution {
   const std::vector<Candidate>& candidates() const { return candidates_; }
 
  private:
-  void copy(const float* logits);
+  void copy(const float* logits, int64_t begin);
   void adjust(const LogitsRow& row, const SamplingRule& rule, const TokenCounts& history);
   void forbid(const LogitsRow& row);
   SamplingFault find_best(const float* values);
-  void exponentiate(float temperature);
+  void exponentiate(const float* logits, float temperature);
   void truncate(const SamplingRule& rule);
   void collect_top_k(int64_t k);
   void collect_mass(double smallest);

@@ -14,36 +14,38 @@ class LaidOut {
   LaidOut(const LaidOut&) = delete;
   LaidOut& operator=(const LaidOut&) = delete;
 
-  const float* weights() const { return laid_.data(); }
+  const float* weights() const { return weights_; }
   // What a weight is multiplied by to be a probability.
   double scale() const { return scale_; }
-  double probability(int32_t token) const {
-    return static_cast<double>(laid_[static_cast<size_t>(token)]) * scale_;
-  }
+  double probability(int32_t token) const { return static_cast<double>(weights_[token]) * scale_; }
 
  private:
   const DrawnFrom& from_;
   std::vector<float>& laid_;
+  const float* weights_;
   double scale_;
 };
 
 LaidOut::LaidOut(const DrawnFrom& from, int64_t j, int64_t vocabulary, DrawBuffers& buffers)
-    : from_(from), laid_(buffers.drafted) {
-  const float* row = from.rows + j * from.columns;
+    : from_(from), laid_(buffers.drafted), weights_(from.rows + j * from.columns) {
+  buffers.weights.load(weights_, from.columns);
+  scale_ = 1 / buffers.weights.total();
   const int64_t blocks = (vocabulary + kVocabularyBlock - 1) / kVocabularyBlock;
-  laid_.resize(static_cast<size_t>(blocks * kVocabularyBlock));
+  const int64_t size = blocks * kVocabularyBlock;
+  if (from.support.empty() && from.columns >= size) return;  // it is laid out already
+  laid_.resize(static_cast<size_t>(size));
   if (from.support.empty()) {
-    std::copy_n(row, std::min(from.columns, vocabulary), laid_.begin());
+    std::copy_n(weights_, std::min(from.columns, vocabulary), laid_.begin());
   } else {
     for (int64_t c = 0; c < from.columns; ++c)
       if (const int32_t id = from.support[static_cast<size_t>(c)]; id < vocabulary)
-        laid_[static_cast<size_t>(id)] = row[c];
+        laid_[static_cast<size_t>(id)] = weights_[c];
   }
-  buffers.weights.load(row, from.columns);
-  scale_ = 1 / buffers.weights.total();
+  weights_ = laid_.data();
 }
 
 LaidOut::~LaidOut() {
+  if (weights_ != laid_.data()) return;
   if (from_.support.empty()) {
     std::fill(laid_.begin(), laid_.end(), 0.0f);
     return;

@@ -16,10 +16,10 @@ struct RowKernels {
   // last block may be short. Without NaN the maxima hold even where values are infinite.
   bool (*scan)(const float* x, int64_t count, float* block_max);
 
-  // For whole blocks, in place: value = (value - best) / temperature. Writes mass = e^value, 0
-  // where value < -87 (the result would be subnormal), and each block's sum of masses.
-  void (*exponentiate)(float* values, int64_t blocks, float best, float temperature, float* mass,
-                       double* block_mass);
+  // For whole blocks: value = (x - best) / temperature; `values` may be `x`. Writes mass = e^value,
+  // 0 where value < -87 (the result would be subnormal), and each block's sum of masses.
+  void (*exponentiate)(const float* x, float* values, int64_t blocks, float best, float temperature,
+                       float* mass, double* block_mass);
 
   // Writes the sum of each block of x[0, count), whose last may be short.
   void (*sum)(const float* x, int64_t count, double* block_sum);

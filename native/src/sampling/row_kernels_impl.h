@@ -66,8 +66,8 @@ bool scan_row(const float* x, int64_t count, float* block_max) {
 }
 
 template <class S>
-void exponentiate_row(float* values, int64_t blocks, float best, float temperature, float* mass,
-                      double* block_mass) {
+void exponentiate_row(const float* x, float* values, int64_t blocks, float best, float temperature,
+                      float* mass, double* block_mass) {
   using F32 = typename S::F32;
   const F32 best_lanes = S::set1(best);
   const F32 temperature_lanes = S::set1(temperature);
@@ -75,7 +75,7 @@ void exponentiate_row(float* values, int64_t blocks, float best, float temperatu
   for (int64_t b = 0; b < blocks; ++b) {
     for (int64_t v = 0; v < kVectors; ++v) {
       const int64_t at = b * kVocabularyBlock + v * kLanes;
-      const F32 scaled = S::div(S::sub(S::load(values + at), best_lanes), temperature_lanes);
+      const F32 scaled = S::div(S::sub(S::load(x + at), best_lanes), temperature_lanes);
       // The bound inside keeps exp from subnormals, which cost a hundred times as much.
       const F32 bounded = exp<S>(S::max(scaled, least));
       const F32 e = S::select(S::less(scaled, least), S::zero_f32(), bounded);
