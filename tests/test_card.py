@@ -8,6 +8,7 @@ from test_job import command, model, text  # noqa: F401 - fixtures
 from fewbit.cli.app import run
 from fewbit.records.base import to_json
 from fewbit.records.manifest import read_manifest
+from fewbit.report.card import published_name
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,35 @@ def test_what_cannot_be_read_is_refused(artefact, tmp_path, capsys):
     assert run(["card", str(tmp_path)]) == 2
     assert run(["card", str(artefact), "--evaluation", str(tmp_path / "no.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_folder_has_a_card_that_does_not_depend_on_its_place(artefact, tmp_path, model, text):  # noqa: F811
+    for name in ("one", "other"):
+        assert run(command(model, text, tmp_path / name)) == 0
+    one, other = ((tmp_path / name / "README.md").read_text() for name in ("one", "other"))
+    assert one == other
+    assert one.startswith(f"---\nbase_model: {model.name}\nbase_model_relation: quantized\n")
+    assert "fewbit generate . " in one and str(tmp_path) not in one
+
+
+def test_an_export_has_a_card_and_says_quantized_only_where_it_is(artefact, tmp_path, model):  # noqa: F811
+    for name, source in (("q", artefact), ("plain", model)):
+        target = "compressed-tensors" if name == "q" else "hf"
+        arguments = ["export", str(source), "--to", target, "--out", str(tmp_path / name)]
+        assert run([*arguments, "--requantize"]) == 0
+    quantized, plain = ((tmp_path / name / "README.md").read_text() for name in ("q", "plain"))
+    assert "base_model_relation: quantized" in quantized and "vllm serve ." in quantized
+    assert "quantized" not in plain.split("---")[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/home/a/.cache/fewbit/models/org--name/file.gguf", "org/name"),
+        ("/home/a/.cache/huggingface/hub/models--org--name/snapshots/1", "org/name"),
+        ("small-1.5B", "small-1.5B"),
+        ("/m/small-1.5B.gguf", "small-1.5B"),
+    ],
+)
+def test_a_source_is_called_what_it_is_published_as_where_that_can_be_seen(path, name):
+    assert published_name(path) == name

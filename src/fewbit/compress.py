@@ -23,12 +23,19 @@ from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import ModelSource, open_model
-from fewbit.quantization import QuantizationPlan, execute, plan, require_no_fallback
+from fewbit.quantization import (
+    QuantizationPlan,
+    QuantizeSettings,
+    execute,
+    plan,
+    require_no_fallback,
+)
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Outcome, Untried
 from fewbit.records.figures import describe, size
 from fewbit.records.model import ModelFacts
+from fewbit.report.card import folder_card
 from fewbit.report.html import compress_page
 
 LADDER = (
@@ -222,6 +229,7 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
     execute(
         planned,
         candidate,
+        QuantizeSettings(card=folder_card),
         progress=lambda what, done, all_: run.progress(f"{name}: {what}", done, all_),
     )
     found = evaluate(

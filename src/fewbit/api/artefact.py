@@ -28,6 +28,7 @@ from fewbit.quantization.writing import require_output
 from fewbit.recipes import checked, find, read_recipe
 from fewbit.records.manifest import Manifest, read_manifest
 from fewbit.records.recipe import Recipe
+from fewbit.report.card import folder_card
 
 Calibration: TypeAlias = str | Path | Sequence[str | Path] | CalibrationSettings
 """One text file or several, `.txt` or `.jsonl`, or what to read of what in detail."""
@@ -108,7 +109,9 @@ def quantize(  # noqa: PLR0913
         if strict:
             require_no_fallback(planned)
         windows = _windows(opened, found, calibration, threads, progress)
-        settings = QuantizeSettings(calibration=windows, threads=threads, resume=chosen)
+        settings = QuantizeSettings(
+            calibration=windows, threads=threads, resume=chosen, card=folder_card
+        )
         return Artefact(target, execute(planned, target, settings, progress))
 
 

@@ -39,6 +39,8 @@ from fewbit.records.loading import FileStamp
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+README = "README.md"
+"""A folder's model card, where hubs look for it."""
 PLAIN = ArtefactConfig(format_version=FORMAT_VERSION)
 """Of an artefact whose tensors say everything."""
 
@@ -65,6 +67,7 @@ def write_artefact(  # noqa: PLR0913
     tensors: Sequence[TensorInfo],
     read: Callable[[str], QuantTensor],
     manifest: Callable[[], bytes],
+    card: Callable[[], bytes | None] = lambda: None,
     stated: ArtefactConfig = PLAIN,
 ) -> None:
     """Write an artefact; the folder appears when everything is in it, or not at all.
@@ -76,6 +79,7 @@ def write_artefact(  # noqa: PLR0913
         tensors: every tensor under its Hugging Face name.
         read: gives each tensor when its turn comes; only one is held at a time.
         manifest: gives the content of `manifest.json`, asked for after the last tensor.
+        card: gives that of `README.md`, or None for none; asked for just before.
         stated: what marks an artefact, which is added to its configuration.
 
     Raises:
@@ -88,6 +92,9 @@ def write_artefact(  # noqa: PLR0913
         for name, content in sidecars.items():
             write_bytes(partial / name, content)
         _write_weights(partial / WEIGHTS, tensors, read)
+        written = card()
+        if written is not None:
+            write_bytes(partial / README, written)
         write_bytes(partial / MANIFEST, manifest())
 
 

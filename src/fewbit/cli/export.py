@@ -51,6 +51,7 @@ def export(  # noqa: PLR0913
     from fewbit.formats.registry import parse_format
     from fewbit.model.weights import open_model
     from fewbit.quantization.target import parse_size
+    from fewbit.report.card import folder_card
     from fewbit.report.export import print_export_plan, print_exported
 
     settings = ExportSettings(
@@ -70,7 +71,7 @@ def export(  # noqa: PLR0913
         if not requantize:
             require_held(planned)
         with watched() as progress:
-            manifest = write(planned, out, settings, progress)
+            manifest = write(planned, out, settings, progress, folder_card)
     deliver(manifest, json, print_exported)
     if json != STDOUT:
         print(written_as(out))

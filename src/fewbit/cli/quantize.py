@@ -179,6 +179,7 @@ def _settings(asking: _Asking, job: Job, progress: Progress) -> QuantizeSettings
     from fewbit.calibrate.mix import calibration_windows
     from fewbit.quantization import QuantizeSettings, needs_text
     from fewbit.quantization.pipeline import runs_with_text
+    from fewbit.report.card import folder_card
 
     recipe, (target, calibration, tuning) = asking.recipe, asking.options
     given, windows, tuning_text = calibration.importance(), None, None
@@ -202,6 +203,7 @@ def _settings(asking: _Asking, job: Job, progress: Progress) -> QuantizeSettings
         tuning=tuning.settings(recipe),
         threads=asking.threads,
         request=_request(asking),
+        card=folder_card,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fewbit.atomic import creating_folder, write_bytes
-from fewbit.checkpoint.artefact import MANIFEST
+from fewbit.checkpoint.artefact import MANIFEST, README
 from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.checkpoint.detect import CONFIG
 from fewbit.checkpoint.safetensors_write import Part, write_shards
@@ -55,6 +55,8 @@ def write_folder(
             write_bytes(partial / name, file)
         largest = job.settings.shard_bytes or SHARD_BYTES
         write_shards(partial, parts, content, {**_METADATA, **metadata}, largest)
+        if job.card is not None:
+            write_bytes(partial / README, job.card(job.manifest()).encode())
         write_bytes(partial / MANIFEST, job.manifest_json())
 
 

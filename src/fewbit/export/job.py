@@ -15,7 +15,7 @@ from fewbit.formats.spec import QuantTensor, digest
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.records.base import from_json, to_json
-from fewbit.records.manifest import Manifest, manifest_path
+from fewbit.records.manifest import Card, Manifest, manifest_path
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -34,10 +34,12 @@ class Job:
         out: Path,
         settings: ExportSettings,
         progress: Progress = lambda _what, _done, _all: None,
+        card: Card | None = None,
     ) -> None:
         self.planned = planned
         self.out = out
         self.settings = settings
+        self.card = card
         self._progress = progress
         self._written: dict[Slot, Written] = {}
         self._mapped: Slot | None = None
@@ -95,10 +97,18 @@ def export(
     out: Path,
     settings: ExportSettings,
     progress: Progress = lambda _what, _done, _all: None,
+    card: Card | None = None,
 ) -> Manifest:
     """Carry a plan out, and return the manifest that was written with it.
 
     The source is only read; the export appears as a whole or not at all.
+
+    Args:
+        planned: the plan.
+        out: a new folder, or a new file.
+        settings: what the user chose.
+        progress: told of each tensor.
+        card: makes the model card of a folder; None for none.
 
     Raises:
         NumericalError: a value is beyond its format's range; says where.
@@ -108,7 +118,7 @@ def export(
     """
     with claimed(out):
         require_free(planned, out)
-        job = Job(planned, out, settings, progress)
+        job = Job(planned, out, settings, progress, card)
         planned.target.write(job)
         return job.manifest()
 

@@ -10,7 +10,7 @@ from fewbit.quantization.solving import Solved
 from fewbit.records.allocation import AllocationRecord
 from fewbit.records.calibration import CalibrationFacts, ImportanceFacts, Inputs
 from fewbit.records.kv import KvScales
-from fewbit.records.manifest import Change, DraftFacts, Making
+from fewbit.records.manifest import Card, Change, DraftFacts, Making
 from fewbit.records.tuning import TuneRecord
 
 
@@ -36,6 +36,8 @@ class Made:
     tune_record: TuneRecord | None = None
     kv_scales: KvScales | None = None
     draft: DraftFacts | None = None
+    card: Card | None = None
+    """Makes the card that goes into a folder; None for none."""
 
 
 NOTHING_MADE = Made()

@@ -35,7 +35,7 @@ from fewbit.records.allocation import AllocationRecord
 from fewbit.records.base import to_json
 from fewbit.records.calibration import Inputs
 from fewbit.records.kernels import Activations
-from fewbit.records.manifest import Change, DraftFacts, Manifest
+from fewbit.records.manifest import Card, Change, DraftFacts, Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.native import available_cores, thread_pool
 from fewbit.tune import TuneSettings
@@ -66,6 +66,8 @@ class QuantizeSettings:
     """What the model will draft for, where its head was cut, for the manifest."""
     request: Request = NO_REQUEST
     """What was asked for as text, for the manifest."""
+    card: Card | None = None
+    """Makes the model card that goes into a folder; None for none."""
     resume: Resume = Resume.AUTO
     """What becomes of the work that an earlier run left."""
     threads: int | None = None
@@ -127,6 +129,7 @@ def execute(
             allocation=settings.allocation,
             making=making(settings.request),
             draft=settings.draft,
+            card=settings.card,
         )
         made = _solve(planned, made, settings, store, progress)
         made = _tune(planned, made, settings, store, progress)

@@ -181,6 +181,11 @@ class _Run:
             source_bits_per_weight=planned.source_bits_per_weight,
         )
 
+    def card(self) -> bytes | None:
+        """Return the folder's model card, where one is asked for."""
+        make = self.made.card
+        return None if make is None else make(self.manifest()).encode()
+
     def _solved(self, tensor: PlannedTensor) -> Solved:
         """Return a tensor in its format and in the convention of the container."""
         if not tensor.slot:
@@ -286,6 +291,7 @@ def _write_folder(run: _Run, out: Path) -> None:
         tensors=run.infos(),
         read=run.read,
         manifest=lambda: to_json(run.manifest()),
+        card=run.card,
     )
 
 

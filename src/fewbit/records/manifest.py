@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from fewbit.errors import MissingError
 from fewbit.records.allocation import AllocationRecord
@@ -166,6 +167,10 @@ class Manifest(Record, frozen=True, kw_only=True):
     bits_per_weight: float
     """8 * tensor_bytes over the number of weights."""
     source_bits_per_weight: float
+
+
+Card: TypeAlias = Callable[[Manifest], str]
+"""Makes the model card of a folder, Markdown for its README.md."""
 
 
 def manifest_path(artefact: Path) -> Path:

@@ -26,6 +26,24 @@ _RUNTIMES = {
 """Commands that run an artefact, by what it is written as."""
 
 
+def folder_card(manifest: Manifest) -> str:
+    """Return the card that is written into a folder with its artefact.
+
+    It says nothing of where the folder lies, so that the same artefact has the same card.
+    """
+    return model_card(manifest, Path(), published_name(manifest.source.path))
+
+
+def published_name(source: str) -> str:
+    """Return `org/name` for a source in a cache of the Hugging Face hub, else its last name."""
+    path = Path(source)
+    for part in reversed(path.parts):
+        *_, organization, name = ("", *part.removeprefix("models--").split("--"))
+        if organization:
+            return f"{organization}/{name}"
+    return path.stem if path.suffix.lower() == ".gguf" else path.name
+
+
 def model_card(
     manifest: Manifest, path: Path, base_model: str, evaluation: Evaluation | None = None
 ) -> str:
@@ -33,25 +51,27 @@ def model_card(
 
     Args:
         manifest: of the artefact.
-        path: the artefact, as commands name it.
+        path: the artefact, as commands name it; the empty path for the folder the card is in.
         base_model: what the source is called where it is published, or its path.
         evaluation: what `fewbit eval` measured of the artefact, where it did.
     """
+    quantized = any(entry.status == "quantized" for entry in manifest.tensors)
+    named = path.stem if path.suffix.lower() == ".gguf" else path.name
     lines = [
         "---",
         f"base_model: {base_model}",
-        "base_model_relation: quantized",
-        "tags: [fewbit, quantized]",
+        *(["base_model_relation: quantized"] if quantized else []),
+        f"tags: [fewbit{', quantized' if quantized else ''}]",
         "---",
         "",
-        f"# {path.stem if path.suffix == '.gguf' else path.name}",
+        f"# {named or f'{Path(base_model).name}, {manifest.recipe.name}'}",
         "",
         *_making(manifest),
         *(["", "## Quality", "", *_quality(evaluation)]),
         "",
         "## Run",
         "",
-        *(f"    {line.format(path=path.name)}" for line in _commands(manifest)),
+        *(f"    {line.format(path=path.name or '.')}" for line in _commands(manifest)),
     ]
     return "\n".join(lines) + "\n"
 
