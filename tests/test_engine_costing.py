@@ -98,6 +98,12 @@ def test_only_what_the_store_has_room_for_is_measured(context, sequences, pages)
     assert max(executor.rows) <= sequences * 16
 
 
+def test_a_context_too_short_for_a_draft_leaves_the_draft_to_be_learned():
+    found, _, _ = measured(LARGE, context=12, sequences=1, pages=1)
+    assert found.sequences == ()
+    assert found.rows == (1, 2, 3, 4, 6, 8)
+
+
 def test_noise_makes_no_row_cheaper_than_fewer():
     found, _, _ = measured(LARGE, noise=0.5)
     assert list(found.seconds) == sorted(found.seconds)

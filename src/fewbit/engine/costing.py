@@ -40,10 +40,8 @@ SEQUENCES = (4, 16)
 _SHORT, _LONG = 16, 1024
 """Positions before the rows; the longer one is cut to what the store holds."""
 
-_READ = 64
-"""Tokens that a draft is given to read."""
-
 _DRAFTED = 4
+_CALLS = 3
 _GREEDY = SamplingParams(temperature=0)
 
 Clock = Callable[[], float]
@@ -81,7 +79,7 @@ def measure_costs(
     table = CostTable(
         rows=rows, seconds=seconds, context_seconds=context_seconds, key_seconds=key_seconds
     )
-    if draft is None:
+    if draft is None or store.text_room(draft) < 2:
         return table
     batches = [1, *(n for n in SEQUENCES if n <= store.sequences)]
     calls = [_measure_draft(store, draft, count, clock) for count in batches]
@@ -110,7 +108,8 @@ class _Store:
         """Yield what is measured, as far as the store has room for it."""
         longest = min(_LONG, self.context - max(ROWS))
         for rows in ROWS:
-            yield _Point(1, rows, min(_SHORT, self.context - rows))
+            if rows < self.context:
+                yield _Point(1, rows, min(_SHORT, self.context - rows))
         if longest > 2 * _SHORT:
             yield _Point(1, 1, longest)
             yield _Point(1, 8, longest)
@@ -142,6 +141,10 @@ class _Store:
     def tokens(self, count: int) -> NDArray[np.int32]:
         """Return ids spread over the vocabulary; which ones they are changes no time."""
         return (np.arange(count, dtype=np.int64) * 7919 % self._vocabulary).astype(np.int32)
+
+    def text_room(self, draft: Draft) -> int:
+        """Return how many tokens a draft can be given, which grow with each of its calls."""
+        return min(self.context, PAGE, draft.context or PAGE) - _DRAFTED - 2 * _CALLS - 1
 
     def _fits(self, sequences: int, rows: int) -> bool:
         enough = sequences <= self.sequences and _SHORT + rows <= min(self.context, PAGE)
@@ -196,8 +199,8 @@ class _Call:
 
 def _measure_draft(store: _Store, draft: Draft, count: int, clock: Clock) -> _Call:
     """Time a draft's calls: with a text to read, with one token more, with several to draft."""
-    room = min(store.context, PAGE, draft.context or PAGE) - _DRAFTED - 2
-    texts = [store.tokens(min(_READ, room) + i).tolist()[i:] for i in range(count)]
+    room = store.text_room(draft)
+    texts = [store.tokens(room + i).tolist()[i:] for i in range(count)]
     unread = count * (len(texts[0]) - 1)
 
     def propose(length: int) -> float:
@@ -208,11 +211,12 @@ def _measure_draft(store: _Store, draft: Draft, count: int, clock: Clock) -> _Ca
         return seconds
 
     reading = propose(1)
-    one = min(propose(1), propose(1))
-    several = propose(_DRAFTED)
+    pairs = [(propose(1), propose(_DRAFTED)) for _ in range(_CALLS)]
     for i in range(count):
         draft.release(_number(i))
-    token = max(several - one, 0.0) / (_DRAFTED - 1)
+    one, several = (float(np.median(seconds)) for seconds in zip(*pairs, strict=True))
+    # What the clock's noise makes of a call that has next to no fixed part stays a token's.
+    token = max((several - one) / (_DRAFTED - 1), several / _DRAFTED / 2)
     return _Call(token, max(one - token, 0.0), max(reading - one, 0.0) / unread)
 
 

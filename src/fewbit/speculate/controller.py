@@ -275,8 +275,8 @@ class LengthController:
         """Keep each sequence's length, and the reason where it is a new one."""
         for ask, length in zip(asks, choice.lengths, strict=True):
             state = ask.state
-            # A length cut by the end of the text, or by the draft's context, is no decision.
-            if length == state.length or length == ask.longest < state.length:
+            # Near the end of a text, or of the draft's context, there is no room for a decision.
+            if length == state.length or ask.longest < state.length:
                 continue
             reason = describe_choice(state.survival.rates(), length, choice, prices)
             state.changes.append(LengthChange(ask.generated, length, reason))
