@@ -5,6 +5,7 @@ The engine asks before each step, and tells what became of it; no clock is read 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,9 +26,10 @@ from fewbit.speculate.length import (
 from fewbit.speculate.survival import Acceptance, SequenceSurvival
 
 _KEEP_OWN, _KEEP_POOL = 0.95, 0.98
-_REST_STEPS = 4
-"""Where no draft pays, or many sequences draft, lengths stand for so many steps: choosing costs
-time too."""
+_CHOOSING, _CHOOSING_SHARE = 25e-6, 0.005
+"""Choosing takes about so many seconds a sequence. Where no draft pays it rests for as many steps
+as make that this share of the time."""
+_LONGEST_REST = 64
 _HEARING = 6
 """Blocks that are verified before a draft that seems poor is left alone."""
 _CHECK_STEPS = 64
@@ -261,7 +263,9 @@ class LengthController:
             worst = self._worst(kept, asks, prices)
             if any(kept) and (not heard or self._ledger.allows_trial(worst)):
                 return Plan(kept, trial=True)
-        self._rest = _REST_STEPS
+        choosing = _CHOOSING * (1 + len(asks))
+        rest = math.ceil(choosing / (_CHOOSING_SHARE * prices.step[0]))
+        self._rest = min(rest, _LONGEST_REST)
         return Plan((0,) * len(asks))
 
     def _note_hopeless(self, asks: Sequence[Ask], prices: Prices) -> None:
