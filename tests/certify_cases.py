@@ -1,6 +1,7 @@
 """The certificate's own tiny models, opened once for a test file."""
 
 import atexit
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from fewbit.certify.certificate import TINY
 from fewbit.certify.enumeration import Enumerated
 from fewbit.certify.planted import PLAIN
 from fewbit.certify.tiny import write_draft, write_target
+from fewbit.cli.drafts import named_draft
 from fewbit.engine.loaded import load_model
 from fewbit.engine.loaded_draft import load_draft
 from fewbit.speculate.drafts import NgramDraft
@@ -18,7 +20,8 @@ from fewbit.speculate.drafts import NgramDraft
 def tiny():
     """Return (target, draft model): both small enough to enumerate."""
     with TemporaryDirectory(prefix="fewbit-test-") as folder:
-        target = load_model(write_target(Path(folder, "target")), TINY)
+        settings = replace(TINY, nested=True)
+        target = load_model(write_target(Path(folder, "target")), settings)
         return target, load_draft(write_draft(Path(folder, "draft")), target, TINY).draft
 
 
@@ -30,6 +33,13 @@ def drawing(**fields):
     target, draft = tiny()
     given = {"params": PLAIN, "described": "", "length": 3, "longest": 2, **fields}
     return Enumerated(draft.name, target, draft, **given)
+
+
+def beside(kind, **fields):
+    """Return the same along a draft of the target itself, such as `exit:1`."""
+    target, _ = tiny()
+    given = {"params": PLAIN, "described": "", "length": 3, "longest": 2, **fields}
+    return Enumerated(kind, target, named_draft(kind)(target), **given)
 
 
 def matching(**fields):

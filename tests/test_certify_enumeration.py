@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from certify_cases import drawing, matching, tiny
+from certify_cases import beside, drawing, matching, tiny
 
 from fewbit.certify import enumeration, judges
 from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate_case
@@ -45,6 +45,15 @@ def test_the_suffix_draft_is_exact():
     found = enumerate_case(Enumerated("suffix", target, draft, SamplingParams(), "", length=4))
     assert found.equal
     assert found.rejecting > 0.05
+
+
+@pytest.mark.parametrize("kind", ["nested", "exit:1", "low-bit:q4_0"])
+def test_the_target_itself_as_a_cheaper_draft_is_exact(kind):
+    """They write into the target's own pages, which verification writes over."""
+    found = enumerate_case(beside(kind, params=PENALIZED, length=4))
+    assert found.equal, found
+    assert found.rule == "block"
+    assert found.rejecting > 0.01
 
 
 @pytest.mark.parametrize("judge", [judges.by_block, judges.by_token])

@@ -34,7 +34,7 @@ from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import Draft
 
 TINY = RunSettings(threads=1, context=64)
-"""How the tiny models run."""
+"""How tiny models run, where nothing else is asked for."""
 
 TRUNCATED = SamplingParams(temperature=1.3, top_k=3, top_p=0.9, min_p=0.05, logit_bias={1: -0.7})
 
@@ -44,12 +44,13 @@ class OpenDraft:
     """The draft of a certificate, opened beside the target.
 
     `beside_tiny` opens a draft of the same kind beside a tiny target; a model is replaced by the
-    one in the folder it is given.
+    one in the folder it is given. `tiny` is how tiny models run.
     """
 
     draft: Draft
     model: DraftModelRecord | None
     beside_tiny: Callable[[LoadedModel, Path], Draft]
+    tiny: RunSettings = TINY
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def certify(
     """
     began = time.perf_counter()
     with TemporaryDirectory(prefix="fewbit-certify-") as folder:
-        enumerations, controls = check_tiny(Path(folder), drafting.beside_tiny, watch)
+        enumerations, controls = check_tiny(Path(folder), drafting, watch)
     longest = max(settings.lengths)
     equality = check_equality(target, drafting.draft, settings, watch)
     watch("caches", 0, 1)
@@ -106,13 +107,13 @@ def certify(
 
 
 def check_tiny(
-    folder: Path, beside_tiny: Callable[[LoadedModel, Path], Draft], watch: Watch
+    folder: Path, drafting: OpenDraft, watch: Watch
 ) -> tuple[tuple[EnumerationCase, ...], tuple[ControlCase, ...]]:
     """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
-    target = load_model(write_target(folder / "tiny-target"), TINY)
+    target = load_model(write_target(folder / "tiny-target"), drafting.tiny)
     model = write_draft(folder / "tiny-draft")
-    drawing = Enumerated("", target, load_draft(model, target, TINY).draft, PLAIN, "")
-    cases = list(_enumerated(target, beside_tiny(target, model), drawing))
+    drawing = Enumerated("", target, load_draft(model, target, drafting.tiny).draft, PLAIN, "")
+    cases = list(_enumerated(target, drafting.beside_tiny(target, model), drawing))
     enumerations = []
     for i, case in enumerate(cases):
         watch("enumeration", i, len(cases))

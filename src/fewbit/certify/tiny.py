@@ -1,7 +1,8 @@
 """Tiny models to enumerate: whole folders, opened and run as any other model is.
 
 Three tokens, two layers, and weights large enough that what a model says depends on all that it
-read. The draft is the target with every matrix moved by as much as a third of its size.
+read. The target's matrices have 8 bits, so that every kind of draft can be made of it. The draft
+model is the target with every matrix moved by as much as a third of its size.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ from numpy.typing import NDArray
 
 from fewbit.atomic import write_bytes
 from fewbit.checkpoint.safetensors_write import Part, write_safetensors
+from fewbit.model.weights import open_model
+from fewbit.quantization.pipeline import quantize
+from fewbit.recipes import built_in
 
 VOCABULARY = 3
 """Tokens that can be drawn; the head's other rows are padding."""
 
 LETTERS = "abc"
+
+RECIPE = "rtn-int8-row"
+"""How the target is rounded."""
 
 _ROWS = 32
 _HIDDEN = 64
@@ -43,7 +50,9 @@ _CONFIG: dict[str, Any] = {
 
 def write_target(folder: Path) -> Path:
     """Write the target and return its folder."""
-    return _write(folder, _weights(1))
+    source = _write(folder.with_name(folder.name + "-source"), _weights(1))
+    quantize(open_model(source), built_in(RECIPE), folder)
+    return folder
 
 
 def write_draft(folder: Path) -> Path:

@@ -68,7 +68,7 @@ def certify(  # noqa: PLR0913
     from fewbit.atomic import write_bytes
     from fewbit.certify.cases import CertifySettings
     from fewbit.certify.certificate import certify as certified
-    from fewbit.cli.drafts import chosen_draft
+    from fewbit.cli.drafts import NESTED, chosen_draft
     from fewbit.cli.output import deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
@@ -90,9 +90,11 @@ def certify(  # noqa: PLR0913
         cache_type=cache_type(kv),
         rotate_keys=rotate_keys,
         keep_packed=keep_packed,
+        nested=NESTED in draft.split("+"),
     )
     target = load_model(locate(model), run)
-    drafting = _opened(chosen, target, run)
+    kind = chosen_draft(_shallow(draft), max(settings.lengths), draft_text)
+    drafting = _opened(chosen, kind, target, run)
     ran = conditions(
         target.runner.kernels,
         threads or available_cores(),
@@ -108,21 +110,41 @@ def certify(  # noqa: PLR0913
     return found.standing.exit_code
 
 
-def _opened(chosen: ChosenDraft, target: LoadedModel, run: RunSettings) -> OpenDraft:
-    """Return the draft beside the target, and how one of its kind is opened beside a tiny one."""
+def _opened(
+    chosen: ChosenDraft, kind: ChosenDraft, target: LoadedModel, run: RunSettings
+) -> OpenDraft:
+    """Return the draft beside the target, and how one of its kind is opened beside a tiny one.
+
+    A tiny model runs as the target does, but for static scales, which it has none of.
+    """
     from fewbit.certify.certificate import TINY, OpenDraft
+    from fewbit.records.kernels import Activations
 
     opened = chosen.opened(target, run)
     if opened.speculation is None:
         raise UsageError("--draft is none, which changes nothing; name a draft to certify.")
+    static = run.activations is Activations.STATIC
+    tiny = replace(
+        TINY,
+        activations=None if static else run.activations,
+        cache_type=run.cache_type,
+        rotate_keys=run.rotate_keys,
+        nested=run.nested,
+    )
 
-    def beside_tiny(tiny: LoadedModel, model: Path) -> Draft:
-        kind = chosen if chosen.path is None else replace(chosen, path=model)
-        speculation = kind.opened(tiny, TINY).speculation
+    def beside_tiny(target: LoadedModel, model: Path) -> Draft:
+        beside = kind if kind.path is None else replace(kind, path=model)
+        speculation = beside.opened(target, tiny).speculation
         assert speculation is not None
         return speculation.draft
 
-    return OpenDraft(opened.speculation.draft, opened.record, beside_tiny)
+    return OpenDraft(opened.speculation.draft, opened.record, beside_tiny, tiny)
+
+
+def _shallow(draft: str) -> str:
+    """Return the name of a draft of the same kind for a model of two layers."""
+    kinds = draft.split("+")
+    return "+".join("exit:1" if kind.startswith("exit:") else kind for kind in kinds)
 
 
 def _counts(name: str, text: str) -> tuple[int, ...]:
