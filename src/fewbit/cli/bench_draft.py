@@ -1,0 +1,135 @@
+"""Measuring a model with a draft: the options, and what `fewbit bench --draft` does with them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fewbit.cli.costs import DraftCostsOption
+
+if TYPE_CHECKING:
+    from fewbit.evaluate.speculation import SpeculationSettings
+    from fewbit.evaluate.speed import SpeedSettings
+    from fewbit.model.runner import RunSettings
+    from fewbit.records.speculation import SpeculationReport
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """The draft whose worth is measured, and on what."""
+
+    draft: Annotated[
+        str,
+        Parameter(
+            help="Measure with and without this draft: ngram, suffix, a model, or as in "
+            "ngram+MODEL."
+        ),
+    ] = "none"
+    draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    draft_costs: DraftCostsOption = "kept"
+    prompts: Annotated[
+        Path | None,
+        Parameter(
+            help="JSON lines with `prompt` and perhaps `kind`, or Spec-Bench's; by default code to "
+            "write, files to rewrite and questions, our own."
+        ),
+    ] = None
+    turns: Annotated[
+        int, Parameter(help="Turns of each kind and concurrency, plain and with the draft.")
+    ] = 4
+    temperature: Annotated[float, Parameter(help="0 takes the likeliest token each time.")] = 0.0
+    seed: Annotated[
+        int | None, Parameter(help="Of what is drawn; without one drafts may be rejected.")
+    ] = None
+
+    def settings(self, tokens: int, concurrency: tuple[int, ...]) -> SpeculationSettings:
+        """Return what is measured; raises UsageError or BadFileError."""
+        from fewbit.evaluate.prompts import builtin_prompts, read_prompts
+        from fewbit.evaluate.speculation import SpeculationSettings
+
+        return SpeculationSettings(
+            prompts=builtin_prompts() if self.prompts is None else read_prompts(self.prompts),
+            tokens=tokens,
+            concurrency=concurrency,
+            turns=self.turns,
+            temperature=self.temperature,
+            seed=self.seed,
+        )
+
+
+DRAFT = DraftOptions()
+
+
+def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) -> SpeculationReport:
+    """Measure a model with a draft; the costs and what is measured are told on stderr."""
+    from fewbit.cli.costs import with_costs
+    from fewbit.cli.drafts import chosen_draft
+    from fewbit.cli.progress import progress_bar
+    from fewbit.engine.loaded import load_model
+    from fewbit.evaluate.conditions import conditions
+    from fewbit.evaluate.speculation import measure_speculation
+    from fewbit.evaluate.speed import peak_memory
+    from fewbit.model.facts import model_facts
+    from fewbit.records.speculation import SpeculationReport
+    from fewbit.runtime.native import available_cores
+
+    settings = draft.settings(speed.tokens, speed.concurrency)
+    chosen = chosen_draft(draft.draft, draft.draft_tokens)
+    run = _run_settings(speed, draft.draft)
+    loaded = load_model(path, run)
+    ran = conditions(
+        loaded.runner.kernels,
+        run.threads or available_cores(),
+        "native",
+        kv=run.cache_type.value,
+        rotated_keys=run.rotate_keys,
+    )
+    plain_memory = peak_memory()
+    opened, line = with_costs(
+        chosen.opened(loaded, run), loaded, draft.draft_costs, ran, run.sequences
+    )
+    for note in (*opened.notes, *filter(None, [line])):
+        print(note, file=sys.stderr)
+    assert opened.speculation is not None
+    speculation = opened.speculation
+    with progress_bar() as bar:
+        task = bar.add_task("measuring", total=None)
+        runs = tuple(
+            measure_speculation(
+                loaded, speculation, settings, lambda what: bar.update(task, description=what)
+            )
+        )
+    return SpeculationReport(
+        model=model_facts(loaded.runner.source),
+        kernels=loaded.runner.kernels,
+        conditions=ran,
+        loading=loaded.runner.loading,
+        draft=speculation.draft.name,
+        draft_model=opened.record,
+        longest=speculation.longest,
+        tokens=settings.tokens,
+        costs=runs[-1].speculation[-1].costs,
+        peak_memory_bytes=peak_memory(),
+        plain_memory_bytes=plain_memory,
+        runs=runs,
+    )
+
+
+def _run_settings(speed: SpeedSettings, draft: str) -> RunSettings:
+    from fewbit.cli.drafts import NESTED
+    from fewbit.model.runner import RunSettings
+
+    return RunSettings(
+        threads=speed.threads,
+        sequences=max(speed.concurrency),
+        activations=speed.activations,
+        cache_type=speed.cache_type,
+        rotate_keys=speed.rotate_keys,
+        keep_packed=speed.keep_packed,
+        nested=NESTED in draft.split("+"),
+    )
