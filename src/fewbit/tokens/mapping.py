@@ -129,9 +129,20 @@ def _tokens(tokenizer: Tokenizer, rows: int | None) -> dict[int, _Key]:
         token: (token in special, pieces.added_token(texts[token]))
         if token in added
         else (False, pieces.model_token(texts[token]))
-        for token in sorted(texts, key=lambda token: (is_byte_token(texts[token]), token))
+        for token in _in_order(texts)
         if rows is None or token < rows
     }
+
+
+def _in_order(texts: Mapping[int, str]) -> list[int]:
+    """Return ids ascending, with SentencePiece's byte tokens last."""
+    ids = sorted(texts)
+    octets = [token for token in ids if texts[token].startswith("<0x")]
+    octets = [token for token in octets if is_byte_token(texts[token])]
+    if not octets:
+        return ids
+    last = set(octets)
+    return [*(token for token in ids if token not in last), *octets]
 
 
 def _added(tokenizer: Tokenizer, tokens: Mapping[int, _Key]) -> dict[int, _Key]:
