@@ -70,9 +70,10 @@ def figure(report: SpeedModelReport) -> go.Figure:
 
 
 def _print_run(run: MeasuredRun, console: Console) -> None:
+    kind = "" if run.name == run.draft else f"{escape(run.name)}, "
     whole = "" if run.end_to_end is None else f", {run.end_to_end:.2f} x of the whole output"
     console.print(
-        f"[bold]{escape(run.name)}[/], {escape(run.draft)} drafting for {escape(run.model)}: "
+        f"{kind}[bold]{escape(run.draft)}[/] drafting for [bold]{escape(run.model)}[/]: "
         f"{run.blocks} "
         f"blocks of {run.drafted:.2f} drafted tokens, {run.acceptance:.1%} of the judged ones "
         f"accepted; a drafted token costs {run.draft_cost:.3f} and its row {run.row_cost:.3f} of "
