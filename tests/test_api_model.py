@@ -195,6 +195,23 @@ def test_a_draft_changes_nothing_but_the_record(folder):
     assert after.record.draft is not None
 
 
+@pytest.mark.parametrize("draft", ["nested", "exit:1", "low-bit:q4_0", "suffix"])
+def test_the_model_itself_drafts_and_changes_nothing_but_the_record(folder, tmp_path, draft):
+    fewbit.quantize(folder, "rtn-int8-g32", out=tmp_path / "bits")
+    with fewbit.load(tmp_path / "bits") as plain, fewbit.load(tmp_path / "bits", draft=draft) as it:
+        before = plain.generate("abcabc", max_tokens=20)
+        after = it.generate("abcabc", max_tokens=20)
+    assert after.tokens == before.tokens
+    assert after.record.draft.draft == draft
+
+
+def test_a_draft_that_cannot_be_is_refused_at_load(folder):
+    with pytest.raises(UsageError, match="needs weights in int8"):
+        fewbit.load(folder, draft="nested")
+    with pytest.raises(UsageError, match="names no number of layers"):
+        fewbit.load(folder, draft="exit:half")
+
+
 def test_a_model_drafts_and_changes_nothing_but_the_record(folder):
     with fewbit.load(folder) as plain, fewbit.load(folder, draft=folder) as drafting:
         for prompt in ("one two", "three"):  # `logits` writes over the store between them

@@ -7,7 +7,8 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from tiny_text import write_text_files
 
 from fewbit.cli.app import run
-from fewbit.cli.drafts import chosen_draft, named_draft
+from fewbit.cli.drafts import chosen_draft
+from fewbit.engine.named_drafts import named_draft
 from fewbit.errors import FewbitError, UsageError
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize

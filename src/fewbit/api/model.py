@@ -16,6 +16,7 @@ from fewbit.checkpoint.local import cache_root, local_path
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel, load_model
 from fewbit.engine.loaded_draft import LoadedDraft, load_draft
+from fewbit.engine.named_drafts import NESTED, WITHOUT_MODEL, OpenDraft, named_draft
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import FaultError, MissingError, RequestError, UsageError
@@ -25,7 +26,6 @@ from fewbit.model.weights import ModelSource
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
 from fewbit.sampling import SamplingParams
-from fewbit.speculate.drafts import NgramDraft
 from fewbit.speculate.model_draft import ModelDraft
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -46,7 +46,6 @@ Fetching: TypeAlias = Callable[[int, int], None]
 
 _DRAFT_TOKENS = 8
 _NO_DRAFT = "none"
-_WITHOUT_MODEL = (_NO_DRAFT, "ngram")
 
 
 def silent(_done: int, _all: int) -> None:
@@ -61,11 +60,12 @@ class Model:
     """
 
     def __init__(
-        self, loaded: LoadedModel, settings: RunSettings, draft: str | LoadedDraft
+        self, loaded: LoadedModel, settings: RunSettings, draft: OpenDraft | LoadedDraft | None
     ) -> None:
         self._loaded: LoadedModel | None = loaded
         self._settings = settings
-        self._draft: str | LoadedDraft = draft
+        self._draft = draft
+        self._speculation = _speculation(draft, loaded)
         self._desk: Desk | None = None
 
     def generate(
@@ -126,7 +126,7 @@ class Model:
         ending = StopCondition(max_tokens, loaded.ends, _strings(stop))
         request = Request(_ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs)
         if self._desk is None:
-            self._desk = Desk(Engine(loaded.served, _speculation(self._draft)))
+            self._desk = Desk(Engine(loaded.served, self._speculation))
         return TextStream(self._desk, request)
 
     def logits(self, tokens: ArrayLike, first: int = 0) -> NDArray[np.float32]:
@@ -199,7 +199,7 @@ class Model:
             self._loaded.runner.source.close()
         if isinstance(self._draft, LoadedDraft):
             self._draft.runner.source.close()
-        self._loaded = self._desk = None
+        self._loaded = self._desk = self._speculation = None
 
     def __enter__(self) -> Self:
         """Return the model; leaving the block closes it."""
@@ -254,8 +254,9 @@ def load(
             pull` takes it, such as `smollm2-135m`, which is fetched into the cache if it is not
             there yet.
         settings: how it is to be run: threads, context, type of the KV cache, and so on.
-        draft: `ngram` speculates with the text so far, and a smaller model, given as `model` is,
-            with what it would say; greedy and seeded text stays the same, bit for bit.
+        draft: `ngram` and `suffix` speculate with the text so far; `nested`, `exit:8` and
+            `low-bit:q4_0` with the model itself, cheaper; and a smaller model, given as `model` is,
+            with what it would say. Greedy and seeded text stays the same, bit for bit.
         progress: called while a model is fetched, with bytes done and bytes there are.
 
     Raises:
@@ -269,9 +270,11 @@ def load(
         raise UsageError(
             f"settings is of type {type(settings).__name__}; give a fewbit.RunSettings."
         )
-    wanted = draft if draft in _WITHOUT_MODEL else _draft_path(draft, progress)
+    named = named_draft(draft) if isinstance(draft, str) else None
+    path = None if named or draft == _NO_DRAFT else _draft_path(draft, progress)
+    settings = replace(settings, nested=settings.nested or draft == NESTED)
     loaded = load_model(located(model, progress), settings)
-    opened = load_draft(wanted, loaded, settings) if isinstance(wanted, Path) else str(wanted)
+    opened = named if path is None else load_draft(path, loaded, settings)
     return Model(loaded, settings, opened)
 
 
@@ -303,15 +306,16 @@ def _draft_path(draft: str | Path, progress: Fetching) -> Path:
         return located(draft, progress)
     except MissingError as error:
         raise MissingError(
-            f"The draft {error} Without a model there are: {', '.join(_WITHOUT_MODEL)}."
+            f"The draft {error} Without a model there are: "
+            f"{', '.join((_NO_DRAFT, *WITHOUT_MODEL))}."
         ) from error
 
 
-def _speculation(draft: str | LoadedDraft) -> Speculation | None:
+def _speculation(draft: OpenDraft | LoadedDraft | None, loaded: LoadedModel) -> Speculation | None:
     """Return a draft that knows no sequence yet."""
-    if draft == _NO_DRAFT:
+    if draft is None:
         return None
-    new = ModelDraft(draft.model) if isinstance(draft, LoadedDraft) else NgramDraft()
+    new = ModelDraft(draft.model) if isinstance(draft, LoadedDraft) else draft(loaded)
     return Speculation(new, _DRAFT_TOKENS)
 
 

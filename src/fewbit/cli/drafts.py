@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fewbit.engine.named_drafts import NESTED, SUFFIX, WITHOUT_MODEL, both, named_draft
 from fewbit.errors import BadFileError, MissingError, UsageError
 
 if TYPE_CHECKING:
@@ -19,90 +20,15 @@ if TYPE_CHECKING:
     from fewbit.records.kernels import KernelRecord
     from fewbit.speculate.drafts import Draft
 
+__all__ = ["NESTED", "ChosenDraft", "OpenedDraft", "chosen_draft"]
+
 NONE = "none"
-NESTED = "nested"
-SUFFIX = "suffix"
 
 
-def _ngram(_: LoadedModel) -> Draft:
-    from fewbit.speculate.drafts import NgramDraft
-
-    return NgramDraft()
-
-
-def _suffix(target: LoadedModel, text: Path | None = None) -> Draft:
+def _suffix(text: Path, target: LoadedModel) -> Draft:
     from fewbit.speculate.suffix import SuffixDraft
 
-    return SuffixDraft(() if text is None else target.text_prompt(_read(text)))
-
-
-def _nested(target: LoadedModel) -> Draft:
-    from fewbit.speculate.low_bit import nested_draft
-
-    served = target.served
-    return nested_draft(target.runner, served.vocabulary, served.threads)
-
-
-NAMED: Mapping[str, Callable[[LoadedModel], Draft]] = {
-    "ngram": _ngram,
-    SUFFIX: _suffix,
-    NESTED: _nested,
-}
-"""The drafts that need no file of their own; whatever else is named is a model."""
-
-
-def _exit(value: str) -> Callable[[LoadedModel], Draft]:
-    from fewbit.speculate.early_exit import early_exit_draft
-
-    if not value.isdecimal():
-        raise UsageError(f"--draft exit:{value} names no number of layers; give one, as in exit:8.")
-
-    def opened(target: LoadedModel) -> Draft:
-        served = target.served
-        return early_exit_draft(target.runner, int(value), served.vocabulary, served.threads)
-
-    return opened
-
-
-def _low_bit(value: str) -> Callable[[LoadedModel], Draft]:
-    from fewbit.formats.registry import parse_format
-    from fewbit.speculate.low_bit import low_bit_draft
-
-    form = parse_format(value)
-
-    def opened(target: LoadedModel) -> Draft:
-        served = target.served
-        return low_bit_draft(target.runner, form, served.vocabulary, served.threads)
-
-    return opened
-
-
-VALUED: Mapping[str, Callable[[str], Callable[[LoadedModel], Draft]]] = {
-    "exit": _exit,
-    "low-bit": _low_bit,
-}
-"""The same that take a value behind a colon."""
-
-
-_EXAMPLES = ("exit:8", "low-bit:q4_0")
-
-
-def named_draft(name: str) -> Callable[[LoadedModel], Draft] | None:
-    """Return what makes the draft of a name, beside a loaded target; None where a model is named.
-
-    Raises:
-        UsageError, UnsupportedError: a value behind the colon that is no number or no format.
-    """
-    kind, colon, value = name.partition(":")
-    return VALUED[kind](value) if colon and kind in VALUED else NAMED.get(name)
-
-
-def _both(
-    first: Callable[[LoadedModel], Draft], second: Callable[[LoadedModel], Draft]
-) -> Callable[[LoadedModel], Draft]:
-    from fewbit.speculate.combined import CombinedDraft
-
-    return lambda target: CombinedDraft(first(target), second(target))
+    return SuffixDraft(target.text_prompt(_read(text)))
 
 
 @dataclass(frozen=True)
@@ -148,7 +74,7 @@ class OpenedDraft:
 
 @dataclass(frozen=True)
 class ChosenDraft:
-    """A draft that is asked for: one of `NAMED`, a model, one and then the other, or nothing."""
+    """A draft that is asked for: a named one, a model, one and then the other, or nothing."""
 
     longest: int
     named: Callable[[LoadedModel], Draft] | None = None
@@ -172,7 +98,8 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
     """Return the draft of this name, a model's found and perhaps fetched, but not opened.
 
     Args:
-        name: `none`, one of `NAMED` or `VALUED`, what a user calls a model, or two joined by `+`.
+        name: `none`, a name of `engine.named_drafts`, what a user calls a model, or two of them
+            joined by `+`.
         longest: tokens drafted at once, at most.
         text: a UTF-8 file that a suffix draft looks in too.
 
@@ -194,17 +121,17 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
                 f"--draft-text is {text} and --draft {name}, which looks at no other text; use "
                 f"--draft {SUFFIX}, or leave --draft-text out."
             )
-        named = partial(_suffix, text=text)
+        named = partial(_suffix, text)
     second = named_draft(rest) if named is not None and rest else None
     if named is not None and second is not None:
-        named, rest = _both(named, second), ""
+        named, rest = both(named, second), ""
     if named is not None and not rest:
         return ChosenDraft(longest, named=named)
     try:
         return ChosenDraft(longest, named=named, path=locate(rest if named else name))
     except MissingError as error:
         raise MissingError(
-            f"The draft {error} Without a model there are: {', '.join((NONE, *NAMED, *_EXAMPLES))}."
+            f"The draft {error} Without a model there are: {', '.join((NONE, *WITHOUT_MODEL))}."
         ) from error
 
 
