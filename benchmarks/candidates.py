@@ -57,7 +57,7 @@ class Claim:
 def _tuned(what: str) -> Made:
     return Made(
         name=f"q4_0, {what}",
-        recipe="gptq-refined-q4_0",
+        recipe="awq-gptq-refined-q4_0",
         options=("--tune", what),
         peers=("Q4_0",),
         same_type=True,
@@ -77,9 +77,9 @@ def _solved(form: str, peer: str) -> Made:
 
 def _sized(size: int) -> Made:
     return Made(
-        name=f"{size} MB, tuned",
-        recipe="gptq-refined-q4_0",
-        options=("--target-size", f"{size}MB", "--tune", "weights"),
+        name=f"{size} MB",
+        recipe="awq-gptq-refined-q4_0",
+        options=("--target-size", f"{size}MB"),
         peers=SMALL + (LARGE if size > 105 else ()),
         bar=0.4,
     )
