@@ -79,34 +79,54 @@ class Run:
 
 
 def pair(run: Run) -> Iterator[Row]:
-    """The 1.5B with the 0.5B as it is and prepared: greedy beside llama.cpp, and sampled."""
+    """The 1.5B with the 0.5B drafting greedily, as it is and prepared."""
     if run.large is None or run.middle is None:
         yield not_run("1.5B with the 0.5B drafting, greedy code", ">= 1.35 x", NO_PAIR)
         yield not_run("same, the draft prepared", ">= 1.6 x", NO_PAIR)
-        yield not_run("same, over llama.cpp's best", f">= {PEER_BAR} x", NO_PAIR)
-        yield not_run("same, temperature 0.8", ">= 1.3 x", NO_PAIR)
         return
-    prompts = run.prompts("code")
     prepared = _prepared(run)
+    with run.ours(run.large) as ours:
+        groups = [[ours.ask("prompt", text=text)] for text in run.prompts("code")]
+        for draft, name, least in ((prepared, "0.5B prepared", 1.6), (run.middle, "0.5B", 1.35)):
+            turns = _turns(ours, str(draft), groups, run.tokens)
+            yield from _rows(f"1.5B, {name} drafting, greedy code", turns, least)
+        _note_costs(run, ours, (str(prepared), str(run.middle)))
+
+
+def sampled(run: Run) -> Iterator[Row]:
+    """The same at a temperature and without a seed: drafted tokens are judged by rejection."""
+    work = f"1.5B, 0.5B prepared drafting, code, temperature {SAMPLED}"
+    if run.large is None or run.middle is None:
+        yield not_run(work, ">= 1.3 x", NO_PAIR)
+        return
+    prepared = str(_prepared(run))
+    with run.ours(run.large) as ours:
+        groups = [[ours.ask("prompt", text=text)] for text in run.prompts("code")]
+        turns = _turns(ours, prepared, groups, run.tokens, SAMPLED)
+        yield _row(work, turns, 1.3)
+        _note_costs(run, ours, (prepared,))
+
+
+def peer(run: Run) -> Iterator[Row]:
+    """The prepared draft beside the better of llama.cpp's plain and speculative runs."""
+    work = "1.5B, 0.5B prepared, over llama.cpp's best"
+    if run.large is None or run.middle is None:
+        yield not_run(work, f">= {PEER_BAR} x", NO_PAIR)
+        return
+    prepared = str(_prepared(run))
     options = {"threads": run.threads, "context": 1536, "draft": str(run.middle)}
-    peer = Worker(run.peer_python, "llama_cpp_speculation.py", run.large, **options)
-    with run.ours(run.large) as ours, peer:
-        ids = [ours.ask("prompt", text=text) for text in prompts]
-        best = _best_peer(peer, ids[0], run.tokens)
-        run.note(f"llama.cpp: {peer.ask('facts')['system']}; best of {PEER_DRAFTS}: {best}")
-        as_is: list[dict[str, Any]] = []
-        with_prepared: list[dict[str, Any]] = []
-        peers = []
+    theirs = Worker(run.peer_python, "llama_cpp_speculation.py", run.large, **options)
+    with run.ours(run.large) as ours, theirs:
+        ids = [ours.ask("prompt", text=text) for text in run.prompts("code")]
+        best = _best_peer(theirs, ids[0], run.tokens)
+        run.note(f"llama.cpp: {theirs.ask('facts')['system']}; best of {PEER_DRAFTS}: {best}")
+        turns, peers = [], []
         for prompt in ids:
-            as_is += _turns(ours, str(run.middle), [[prompt]], run.tokens)
-            with_prepared += _turns(ours, str(prepared), [[prompt]], run.tokens)
-            peers.append(_peer_turn(peer, prompt, run.tokens, best))
-        yield from _rows("1.5B, 0.5B as it is drafting, greedy code", as_is, 1.35)
-        yield from _rows("1.5B, 0.5B prepared drafting, greedy code", with_prepared, 1.6)
-        yield _against_peer(with_prepared, peers, best)
-        drawn = _turns(ours, str(prepared), [[i] for i in ids], run.tokens, SAMPLED)
-        yield from _rows("same, temperature 0.8, no seed", drawn, 1.3)
-        _note_costs(run, ours, (str(run.middle), str(prepared)))
+            found = _turns(ours, prepared, [[prompt]], run.tokens)
+            if found:
+                turns += found
+                peers.append(_peer_turn(theirs, prompt, run.tokens, best))
+        yield _against_peer(work, turns, peers, best)
 
 
 def lookup(run: Run) -> Iterator[Row]:
@@ -162,6 +182,8 @@ def concurrent(run: Run) -> Iterator[Row]:
 
 PARTS: Mapping[str, Callable[[Run], Iterator[Row]]] = {
     "pair": pair,
+    "sampled": sampled,
+    "peer": peer,
     "lookup": lookup,
     "nested": nested,
     "concurrent": concurrent,
@@ -184,6 +206,8 @@ def _turns(
             raise WorkerError(f"the draft {draft} changed a greedy output")
         if turn:
             found.append(turn)
+            rates = f"{turn['plain']:.1f} tok/s plain, {turn['drafted']:.1f} drafted"
+            print(f"  {Path(draft).stem}, turn {number + 1}: {rates}", file=sys.stderr, flush=True)
     return found
 
 
@@ -238,14 +262,14 @@ def _accepted(turns: Sequence[dict[str, Any]]) -> float:
 
 
 def _against_peer(
-    turns: Sequence[dict[str, Any]], peers: Sequence[dict[str, float]], best: str
+    work: str, turns: Sequence[dict[str, Any]], peers: Sequence[dict[str, float]], best: str
 ) -> Row:
     pairs = [(t["drafted"], max(p.values())) for t, p in zip(turns, peers, strict=True)]
     ratios = [ours / theirs for ours, theirs in pairs]
     plain = median(p["plain"] for p in peers)
     drafted = median(p[best] for p in peers)
     return Row(
-        "same, over the better of llama.cpp's plain and speculative",
+        work,
         f"{median(ours for ours, _ in pairs):.1f} tok/s",
         f"{plain:.1f} plain, {drafted:.1f} {best}",
         f"{median(ratios):.2f} x",
