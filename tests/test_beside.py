@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -205,3 +206,41 @@ def test_a_head_of_the_first_ids_gives_their_logits(path, runner):
         first = rows_of(beside(one, upper_halves(one, head_rows=100)), tokens, 0, pages)
         assert first.shape == (9, 100)
         assert same_bits(first, np.ascontiguousarray(whole[:, :100]))
+
+
+# --- threads, and files of packed weights ----------------------------------------------------------
+
+
+def test_steps_of_both_from_several_threads_take_turns(llama):
+    """Each thread has pages of its own; the store, the pool and the workspaces are shared."""
+    draft = beside(llama, upper_halves(llama))
+    work = [
+        (one, tokens_of(20 + i, 50), pages_of(i)) for i, one in enumerate([llama.executor, draft])
+    ]
+    alone = [rows_of(one, tokens, 0, pages) for one, tokens, pages in work]
+    wrong = []
+
+    def run(i: int) -> None:
+        one, tokens, pages = work[i]
+        for _ in range(20):
+            if not same_bits(rows_of(one, tokens, 0, pages), alone[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_kept_weights_are_not_used_for_a_nested_draft_and_it_is_said(tmp_path):
+    path = write_eight_bits(tmp_path)
+    kept = loaded(path, nested=False, keep_packed=True)
+    assert kept.loading.kept
+    assert loaded(path, nested=False).loading.packed
+    nested = loaded(path)
+    assert not nested.loading.packed
+    assert any("its weights do not lie nested" in note for note in nested.loading.notes)
+    tokens, pages = tokens_of(9, 30), pages_of(0)
+    assert same_bits(*(rows_of(one.executor, tokens, 0, pages) for one in (kept, nested)))
