@@ -208,7 +208,7 @@ def test_a_head_of_the_first_ids_gives_their_logits(path, runner):
         assert same_bits(first, np.ascontiguousarray(whole[:, :100]))
 
 
-# --- threads, and files of packed weights ----------------------------------------------------------
+# --- threads, and files of packed weights ---------------------------------------------------------
 
 
 def test_steps_of_both_from_several_threads_take_turns(llama):
