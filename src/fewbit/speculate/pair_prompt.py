@@ -102,15 +102,14 @@ def _only_one(side: str) -> PairDifference:
 
 
 def _different(pair: Pair, ours: str, theirs: str) -> PairDifference:
-    unlike = [
-        name for name in CONVERSATIONS if _written(pair.target, name) != _written(pair.draft, name)
-    ]
+    one, other = _written(pair.target), _written(pair.draft)
+    unlike = [name for name in CONVERSATIONS if one[name] != other[name]]
     lines = [
         line[:1] + " " + line[1:].strip()
         for line in difflib.unified_diff(ours.splitlines(), theirs.splitlines(), n=0, lineterm="")
         if line[:1] in "+-" and line[:3] not in ("+++", "---")
     ]
-    changed = [place for name in unlike[-1:] for place in _first_change(pair, name)]
+    changed = [place for name in unlike[-1:] for place in _parting(name, one[name], other[name])]
     return PairDifference(
         found=f"The chat templates differ ({len(ours):,} and {len(theirs):,} characters, "
         f"{len(lines)} lines); {_outcome(unlike)}.",
@@ -135,23 +134,27 @@ def _effect(unlike: Sequence[str]) -> str:
     )
 
 
-def _written(member: PairMember, name: str) -> str:
-    """Return what a template makes of a conversation; why it fails where it does."""
-    messages, tools = CONVERSATIONS[name]
+def _written(member: PairMember) -> dict[str, str]:
+    """Return what a template makes of each conversation; why it fails where it does."""
     template = ChatTemplate(
         member.template or "",
         member.tokenizer.special_texts,
         clock=lambda: datetime(2026, 1, 1),
     )
+    return {name: _rendered(template, *asked) for name, asked in CONVERSATIONS.items()}
+
+
+def _rendered(
+    template: ChatTemplate, messages: _Messages, tools: Sequence[Mapping[str, Any]] | None
+) -> str:
     try:
         return template.render(messages, tools)
     except FewbitError as error:
         return f"(fails: {error})"
 
 
-def _first_change(pair: Pair, name: str) -> tuple[str, ...]:
-    """Return where two renderings part, with some characters around, of each."""
-    one, other = _written(pair.target, name), _written(pair.draft, name)
+def _parting(name: str, one: str, other: str) -> tuple[str, ...]:
+    """Return where two renderings of a conversation part, with some characters around, of each."""
     short = min(len(one), len(other))
     at = next((i for i in range(short) if one[i] != other[i]), short)
     start = max(0, at - 24)

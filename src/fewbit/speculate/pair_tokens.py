@@ -110,9 +110,9 @@ def _moved(pair: Pair) -> PairDifference | None:
 
 
 def _target_only(pair: Pair) -> PairDifference | None:
-    missing = pair.target.ids.difference(pair.tokens.support.tolist())
-    if not missing:
+    if len(pair.tokens.support) == len(pair.target.ids):
         return None
+    missing = pair.target.ids.difference(pair.tokens.support.tolist())
     examples = []
     for token in sorted(missing)[:SHOWN]:
         read = pair.tokens.read([token])
@@ -128,9 +128,9 @@ def _target_only(pair: Pair) -> PairDifference | None:
 
 
 def _draft_only(pair: Pair) -> PairDifference | None:
-    more = pair.draft.ids.difference(pair.tokens.draft_ids.tolist())
-    if not more:
+    if len(pair.tokens.draft_ids) == len(pair.draft.ids):
         return None
+    more = pair.draft.ids.difference(pair.tokens.draft_ids.tolist())
     return PairDifference(
         found=f"Unknown to the target: {len(more):,} of the draft's "
         f"{len(pair.draft.ids):,} tokens.",
