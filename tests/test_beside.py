@@ -14,6 +14,7 @@ from fewbit.errors import FaultError, UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.model.beside import beside, early_exit, low_bit_copy, upper_halves
 from fewbit.program import CacheType, Embed
+from fewbit.runtime.memory import Available
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.pack import Layout, layout_of
 
@@ -244,3 +245,10 @@ def test_kept_weights_are_not_used_for_a_nested_draft_and_it_is_said(tmp_path):
     assert any("its weights do not lie nested" in note for note in nested.loading.notes)
     tokens, pages = tokens_of(9, 30), pages_of(0)
     assert same_bits(*(rows_of(one.executor, tokens, 0, pages) for one in (kept, nested)))
+
+
+def test_a_copy_that_memory_has_no_room_for_is_refused(llama, monkeypatch):
+    little = Available(1000, "available in the system")
+    monkeypatch.setattr("fewbit.model.beside.available_memory", lambda: little)
+    with pytest.raises(UsageError, match=r"A copy in int4-g32 needs .* beside the model"):
+        low_bit_copy(llama, parse_format("int4-g32"))

@@ -20,9 +20,11 @@ from fewbit.model.binding import is_vector
 from fewbit.model.decoder import build_program
 from fewbit.model.runner import Runner
 from fewbit.program import Hadamard, Linear, Mixture, Program, Slot, slots_of
+from fewbit.records.figures import size
 from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.chooser import Demand, choose, upper_record
 from fewbit.runtime.executor import Binding, Executor
+from fewbit.runtime.memory import available_memory
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.pack import Layout, layout_of
 from fewbit.runtime.pack import upper_half as packed_upper_half
@@ -118,7 +120,8 @@ def low_bit_copy(runner: Runner, form: NumberFormat) -> Binding:
 
     Raises:
         KernelError: no kernel reads a matrix in that format.
-        UsageError: the format's groups or blocks do not divide a matrix.
+        UsageError: the format's groups or blocks do not divide a matrix, or the copy needs more
+            memory than there is.
     """
     program = _untied(runner)
     copied = _multiplied(program)
@@ -127,10 +130,20 @@ def low_bit_copy(runner: Runner, form: NumberFormat) -> Binding:
         rows, columns = runner.source.outline(_own(runner, slot)).shape
         outline = QuantTensor(form, (rows, columns), np.empty((rows, 0), np.uint8))
         kernels[slot] = _chosen(runner, slot, outline)
+    _require_room(sum(kernels[slot].bytes for slot in copied), f"A copy in {form.name}")
     binding = _bound(
         runner, program, kernels, lambda slot, t: _encoded(t, form) if slot in copied else t
     )
     return replace(binding, packed={s: m for s, m in binding.packed.items() if s not in copied})
+
+
+def _require_room(needed: int, what: str) -> None:
+    available = available_memory()
+    if available.bytes is not None and needed > available.bytes:
+        raise UsageError(
+            f"{what} needs {size(needed)} of memory beside the model, and {size(available.bytes)} "
+            f"is {available.limit}; take fewer bits, or a nested draft, which needs none."
+        )
 
 
 def _chosen(runner: Runner, slot: Slot, outline: QuantTensor) -> KernelRecord:
