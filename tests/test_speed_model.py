@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.cli import app
@@ -33,6 +33,7 @@ def test_the_formula_is_the_papers(chance, length, cost):
     assert speed_curve(model, "a", (chance,)).points[0].speedup == pytest.approx(papers, rel=1e-12)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_expected_tokens_are_the_sum_over_all_outcomes(acceptance):
     total = 0.0
