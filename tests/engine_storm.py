@@ -47,11 +47,12 @@ def short_digest(parent, tokens):
     return bytes([blake2b(parent + tokens).digest()[0] & 3])
 
 
-def fake_engine(pages=8, digest=short_digest, limits=None):
+def fake_engine(pages=8, digest=short_digest, limits=None, draft=None):
     executor = FakeExecutor(VOCABULARY, pages=pages, repeat=3.0)
     served = Served(executor, VOCABULARY, 320, FakeDecoder)
-    draft = Speculation(NgramDraft(longest=3, shortest=1), 4, control=FixedLengths)
-    running = Engine(served, draft, limits=limits or Limits(rows=40, sequences=6))
+    chosen = NgramDraft(longest=3, shortest=1) if draft is None else draft
+    speculation = Speculation(chosen, 4, control=FixedLengths)
+    running = Engine(served, speculation, limits=limits or Limits(rows=40, sequences=6))
     scheduler = running._scheduler
     scheduler.pool = PagePool(pages, PrefixIndex(digest))
     careful, dice = scheduler._has_room, random.Random(0)

@@ -2,11 +2,15 @@
 
 import pytest
 from engine_storm import Storm, alone, fake_engine, requests
+from fakes import FixedDraft
 
 from fewbit.cache.pages import PagePool
 from fewbit.cache.prefix import PrefixIndex, chained_digest
 from fewbit.engine.request import Generation
 from fewbit.errors import FewbitError
+from fewbit.speculate.combined import CombinedDraft
+from fewbit.speculate.drafts import NgramDraft
+from fewbit.speculate.suffix import SuffixDraft
 
 ASKED = requests(150)
 
@@ -34,6 +38,30 @@ def test_without_collisions(truth, seed):
     storm = Storm(fake_engine(digest=chained_digest), ASKED, truth, seed).run(300)
     assert not storm.wrong
     storm.require_nothing_left()
+
+
+def unsure():
+    """A draft for what others leave: it guesses, and its own context is short."""
+    return FixedDraft(lambda tokens, length: [sum(tokens[-3:]) % 30] * length, context=120)
+
+
+DRAFTS = {
+    "suffix": lambda: SuffixDraft(shortest=1),
+    "suffix with a text": lambda: SuffixDraft(ASKED[0].prompt + ASKED[1].prompt),
+    "suffix and another": lambda: CombinedDraft(SuffixDraft(shortest=1), unsure()),
+    "n-gram and another": lambda: CombinedDraft(NgramDraft(), unsure()),
+}
+
+
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_every_draft_that_reads_texts(truth, kind):
+    draft = DRAFTS[kind]()
+    storm = Storm(fake_engine(draft=draft), ASKED, truth).run(400)
+    assert not storm.wrong
+    storm.require_nothing_left()
+    positions = storm.running.record.speculation.positions
+    assert sum(p.accepted for p in positions) > 0
+    assert sum(p.tested - p.accepted for p in positions) > 10
 
 
 # --- planted bugs: the storm must see each of them ------------------------------------------------
