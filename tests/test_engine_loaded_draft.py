@@ -209,7 +209,8 @@ def test_generate_with_a_draft_model_says_the_same(tmp_path, capsys, sampling):
     target, draft = pair(tmp_path, CONFIGS["llama-tied"], share=0.02)
     shared = (target, "--raw", "-p", "abcabc", "--max-tokens", 40, *sampling)
     plain, _ = report_of(capsys, *shared)
-    drafted, _ = report_of(capsys, *shared, "--draft", draft, "--draft-tokens", 3)
+    drafted, err = report_of(capsys, *shared, "--draft", draft, "--draft-tokens", 3)
+    assert "fewbit draft prepare" in err
     assert drafted.tokens == plain.tokens
     assert drafted.generation.draft.draft == "draft"
     assert drafted.draft.model.path == str(draft)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NESTED", "ChosenDraft", "OpenedDraft", "chosen_draft"]
 
+_UNPREPARED = (
+    "it runs as its file has it; what 'fewbit draft prepare' makes of it costs less a token."
+)
+
 NONE = "none"
 
 
@@ -50,7 +54,8 @@ class OpenedDraft:
         runner = self.model.runner
         differences = (describe_difference(found) for found in self.model.differences)
         loading = (*describe_loading(runner.loading), *kernel_fallbacks(runner.kernels))
-        return tuple(f"draft: {line}" for line in (*loading, *differences))
+        whole = (_UNPREPARED,) if runner.config.head_rows is None else ()
+        return tuple(f"draft: {line}" for line in (*loading, *whole, *differences))
 
     @property
     def kernels(self) -> tuple[KernelRecord, ...]:
