@@ -113,10 +113,17 @@ def test_a_text_to_read_first_is_a_price():
 
 def test_the_least_loss_is_one_sequences_draft():
     prices = Prices([1 + 0.5 * n for n in range(17)], [0.0] * 2, [0.0] * 2, 0.0, [0.0, 0.1, 0.1])
-    found = least_loss([survival(0.1, 8), survival(0.2, 8)], prices, decoding=2)
+    found = least_loss([survival(0.1, 8), survival(0.2, 8)], prices, decoding=2, turn=0)
     assert found.lengths == (0, 1)
     assert found.gain < 1
-    assert least_loss([[], []], prices, decoding=2) is None
+    assert least_loss([[], []], prices, decoding=2, turn=0) is None
+
+
+def test_equal_sequences_take_turns_at_being_tried():
+    prices = Prices([1 + 0.5 * n for n in range(17)], [0.0] * 3, [0.0] * 3, 0.0, [0.0] * 4)
+    curves = [survival(0.2, 4), [], survival(0.2, 4)]
+    found = [least_loss(curves, prices, decoding=3, turn=i).lengths for i in range(4)]
+    assert found == [(1, 0, 0), (0, 0, 1)] * 2
 
 
 def test_reasons_name_what_was_measured():

@@ -102,7 +102,7 @@ class LengthController:
         self.costs = CostModel(table)
         self._ledger = Ledger()
         self._pool = Acceptance(longest, _KEEP_POOL)
-        self._rest = self._since_plain = 0
+        self._rest = self._since_plain = self._tried = 0
         self._budgeted = self._read_granted = False
 
     @property
@@ -254,7 +254,8 @@ class LengthController:
         where even a draft that is always right would not pay there is nothing to find out.
         """
         perfect = best_choice([[1.0] * len(c) for c in curves], prices, decoding=decoding)
-        least = least_loss(curves, prices, decoding=decoding)
+        self._tried += 1
+        least = least_loss(curves, prices, decoding=decoding, turn=self._tried)
         if not any(perfect.lengths):
             self._note_hopeless(asks, prices)
         elif least is not None:

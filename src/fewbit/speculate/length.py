@@ -96,16 +96,18 @@ def best_choice(
 
 
 def least_loss(
-    curves: Sequence[Sequence[float]], prices: Prices, *, decoding: int
+    curves: Sequence[Sequence[float]], prices: Prices, *, decoding: int, turn: int
 ) -> Choice | None:
     """Return the draft to try where none is expected to pay: one sequence's, the least bad.
 
-    None where no sequence may have a draft.
+    None where no sequence may have a draft. Sequences of which as much is expected take turns: the
+    draft may have nothing for one and much for another.
     """
     able = [i for i, curve in enumerate(curves) if curve]
     if not able:
         return None
-    chosen = max(able, key=lambda i: curves[i][0])
+    first = turn % len(able)
+    chosen = max(able[first:] + able[:first], key=lambda i: round(curves[i][0], 2))
     options = []
     for length in range(1, len(curves[chosen]) + 1):
         lengths = [length if i == chosen else 0 for i in range(len(curves))]
