@@ -56,7 +56,7 @@ def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> Loaded
     executor = target.runner.executor
     pool = executor.pool if isinstance(executor, NativeExecutor) else None
     context = min(target.runner.context, source.config.context)
-    own = replace(settings, context=context, kernel=None, activations=None)
+    own = replace(settings, context=context, kernel=None, activations=None, nested=False)
     runner = runner_of(source, own, pool)
     model = DraftModel(
         name=pair.draft.name,
