@@ -280,6 +280,8 @@ def test_a_json_schema_holds_with_any_draft(model, capsys, tmp_path, draft):
         capsys, model, "--raw", "-p", "abc", "--json-schema", schema, "--draft", draft
     )
     assert json.loads(report.text) == {"city": "Ulm", "size": 7}
+    assert report.grammar.kind == "JSON schema"
+    assert report.grammar.text == schema.read_text()
     assert report.generation.finish is FinishReason.STOP
 
 

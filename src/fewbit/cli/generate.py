@@ -53,26 +53,19 @@ def generate(
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.pull import locate
     from fewbit.cli.streaming import stream, write_out
+    from fewbit.cli.structure import grammar_record
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
     from fewbit.engine.request import Request
     from fewbit.records.generation import FinishReason
-    from fewbit.records.kernels import kernel_fallbacks
     from fewbit.report.generation import describe_generation
-    from fewbit.report.loading import describe_loading
 
-    text, params, settings, chosen = (
-        prompt.text(),
-        sampling.params(),
-        run.settings(),
-        run.drafting(),
-    )
-    grammar = run.structure()
+    text, params, settings = prompt.text(), sampling.params(), run.settings()
+    chosen, grammar = run.drafting(), run.structure()
     loaded = load_model(locate(model), settings)
     opened = chosen.opened(loaded, settings)
     draft, costs = with_costs(opened, loaded, run.draft_costs, run.conditions(loaded))
-    notes = (*describe_loading(loaded.runner.loading), *kernel_fallbacks(loaded.runner.kernels))
-    for line in (*notes, *draft.notes, costs, prompt.choice(loaded)):
+    for line in (*_notes(loaded), *draft.notes, costs, prompt.choice(loaded)):
         _note(line)
     request = Request(
         prompt.ids(loaded, text), params, run.stop_condition(loaded.ends), grammar=grammar
@@ -89,8 +82,15 @@ def generate(
     if json is not None:
         report = _report(loaded, run, prompt, text, streamed)
         report = replace(report, draft=draft.record, draft_kernels=draft.kernels)
-        deliver(report, json, _drawn_already)
+        deliver(replace(report, grammar=grammar_record(grammar)), json, _drawn_already)
     return EXIT_INTERRUPTED if streamed.record.finish is FinishReason.CANCELLED else 0
+
+
+def _notes(loaded: LoadedModel) -> tuple[str, ...]:
+    from fewbit.records.kernels import kernel_fallbacks
+    from fewbit.report.loading import describe_loading
+
+    return *describe_loading(loaded.runner.loading), *kernel_fallbacks(loaded.runner.kernels)
 
 
 def _note(line: str) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from fewbit.cli.prompt import read_text
 from fewbit.errors import BadFileError, UsageError
+from fewbit.records.generation import GrammarRecord
 from fewbit.tokens.grammar import Grammar, GrammarKind
 
 
@@ -24,6 +25,13 @@ def chosen_grammar(json_schema: Path | None, grammar: Path | None) -> Grammar | 
     if json_schema is not None:
         return Grammar(GrammarKind.JSON_SCHEMA, _schema(json_schema))
     return None if grammar is None else Grammar(GrammarKind.LARK, read_text(grammar))
+
+
+def grammar_record(grammar: Grammar | None) -> GrammarRecord | None:
+    """Return what a report says of it."""
+    if grammar is None:
+        return None
+    return GrammarRecord(kind=grammar.kind.value, text=grammar.text)
 
 
 def _schema(file: Path) -> str:

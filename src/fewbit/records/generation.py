@@ -191,6 +191,14 @@ class DraftModelRecord(Record, frozen=True, kw_only=True):
     loading: LoadRecord
 
 
+class GrammarRecord(Record, frozen=True, kw_only=True):
+    """What the text had to be."""
+
+    kind: str
+    """`JSON schema`, `Lark grammar` or `regular expression`."""
+    text: str
+
+
 class GenerationReport(Record, frozen=True, kw_only=True):
     """One generation with its conditions, as `fewbit generate --json` writes it."""
 
@@ -206,6 +214,7 @@ class GenerationReport(Record, frozen=True, kw_only=True):
     """As given, before any chat template."""
     chat_template: bool
     """Whether the model's chat template was put around the prompt."""
+    grammar: GrammarRecord | None = None
     text: str
     tokens: tuple[int, ...]
     generation: GenerationRecord
