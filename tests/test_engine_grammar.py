@@ -125,6 +125,33 @@ def test_constrained_and_free_requests_share_a_batch(serve):
     assert said(run(serve(NgramDraft()), requests)) == said(alone)
 
 
+def test_a_sequence_that_is_set_back_goes_on_in_its_grammar(serve):
+    prompts = [PROMPT * n for n in (1, 9, 10, 8, 7)]
+    long = Grammar(GrammarKind.REGEX, "[a-z]{70,75}")
+    requests = [
+        Request(prompt, SamplingParams(seed=n), STOP, grammar=long)
+        for n, prompt in enumerate(prompts)
+    ]
+    alone = [run(serve(), [request])[0] for request in requests]
+    running = serve(NgramDraft(shortest=1), pages=4)
+    assert said(run(running, requests)) == said(alone)
+    assert running.record.preemptions > 0
+
+
+def test_cancelling_a_constrained_request_leaves_its_neighbours_alone(serve):
+    request = Request(PROMPT, SamplingParams(seed=1), STOP, grammar=JSON)
+    alone = run(serve(), [request])[0]
+    running = serve(NgramDraft(shortest=1))
+    first, second = running.add(request), running.add(request)
+    tokens = []
+    while running.busy:
+        tokens += [
+            t for output in running.step() if output.request == second for t in output.tokens
+        ]
+        running.cancel(first)
+    assert tokens == alone[0]
+
+
 # --- a grammar that begins inside a draft -------------------------------------------------------
 
 BEGIN = 61
