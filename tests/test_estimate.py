@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections import namedtuple
 
 import pytest
@@ -16,11 +17,11 @@ from fewbit.quantization.estimate import (
     Workload,
     disk_needs,
     memory_needs,
-    multiply_rate,
     require_disk,
     time_needs,
 )
 from fewbit.quantization.planned_source import planned_source
+from fewbit.quantization.rates import Rates, _least_seconds, timed_rates
 from fewbit.recipes import built_in
 from fewbit.records.base import from_json
 from fewbit.records.plan import PlanReport
@@ -108,13 +109,31 @@ def test_a_disk_without_room_is_said_before_anything_is_done(llama, tmp_path, mo
 
 def test_time_grows_with_text_and_with_what_a_method_does(llama):
     def seconds(name, work):
-        return sum(d.seconds for d in time_needs(plan(llama, built_in(name)), work, lambda: 1e9))
+        planned = plan(llama, built_in(name))
+        return sum(d.seconds for d in time_needs(planned, work, Rates(4e11, 5e9)))
 
     assert seconds("rtn-int4-g32", Workload()) < seconds("hqq-int4-g32", Workload())
     assert seconds("gptq-int4-g32", TEXT) < seconds("gptq-refined-int4-g32", TEXT)
     assert seconds("gptq-int4-g32", TEXT) < seconds("gptq-int4-g32", Workload(rows=8192))
-    assert multiply_rate() > 0
+    assert seconds("rtn-w8a8", TEXT) < seconds("smoothquant-w8a8", TEXT)
+    one, two = (Workload(rows=8192, threads=n) for n in (1, 2))
+    halves = seconds("gptq-int4-g32", one) / seconds("gptq-int4-g32", two)
+    assert 1 < halves < 2  # a part of solving is one core's
     assert [duration(s) for s in (0.1, 40, 720, 12600)] == ["1 s", "40 s", "12 min", "3.5 h"]
+
+
+def test_the_plan_of_a_machine_that_is_twice_as_fast_says_half(llama):
+    planned = plan(llama, built_in("awq-int4-g32"))
+    slow, fast = (time_needs(planned, TEXT, Rates(n * 1e11, n * 1e9)) for n in (1, 2))
+    assert [part.what for part in slow] == [part.what for part in fast]
+    assert [a.seconds for a in slow] == pytest.approx([2 * b.seconds for b in fast])
+
+
+def test_rates_are_of_work_not_of_the_clock():
+    """A thread that waits takes no time of its own; what it does takes some."""
+    assert _least_seconds(lambda: time.sleep(0.2)) < 0.1
+    rates = timed_rates()
+    assert rates.products > 0 and rates.passes > 0
 
 
 def test_the_planned_source_is_described_as_the_artefact_will_be(llama, tmp_path):

@@ -30,7 +30,7 @@ def workload(
     from fewbit.quantization.estimate import Workload
 
     if not needs_text(recipe) or calibration.imatrix is not None:
-        return Workload()
+        return Workload(threads=threads)
     settings = calibration.settings(threads)
     rows = settings.windows * settings.length
     chosen = tuning.settings(recipe)
@@ -39,6 +39,7 @@ def workload(
         rows=rows,
         samples=0 if calibration.calibration else text // 2,
         tuned_rows=0 if chosen is None else chosen.steps * chosen.batch * settings.length,
+        threads=threads,
     )
 
 

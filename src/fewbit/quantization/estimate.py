@@ -1,20 +1,15 @@
 """What carrying a plan out takes: memory, disk and time, from headers alone.
 
-Bytes follow from shapes. Seconds are operations over the rate of a product of matrices that is
-timed here and now, times the share of it that each kind of work reaches. The shares are the rough
-part: derived from single earlier runs, not fitted, and far too slow beside other work.
+Bytes follow from shapes. Seconds are work over rates that are timed here and now (`Rates`), times
+the share of them that each kind of work reaches. The shares are the rough part: from CPU times of
+SmolLM2-135M (docs/log.md), on a machine whose rates are 460e9 and 5.6e9.
 """
 
 from __future__ import annotations
 
-import math
 import shutil
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from fewbit.errors import OutputError
 from fewbit.methods.solvers import METHODS, Need, greatest_need
@@ -22,10 +17,11 @@ from fewbit.model.decoder import build_program
 from fewbit.program import Program
 from fewbit.quantization.pipeline import needs_text
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
-from fewbit.quantization.transforming import need_text
+from fewbit.quantization.rates import Rates, timed_rates
 from fewbit.quantization.walk import Stage, cuts, stages
 from fewbit.records.figures import size
 from fewbit.records.plan import Amount, Duration
+from fewbit.runtime.native import available_cores
 
 _RUNTIME = 150 << 20
 """Interpreter, libraries and threads."""
@@ -34,17 +30,28 @@ _PIECE_ROWS = 4096
 _SOLVED_AT_ONCE = 1 << 24
 """Elements of a matrix that are solved at once, in about five arrays of float32."""
 
-_SHARE = {"walk": 2.0, "gram": 1.0, "gptq": 0.02, "write": 2.0, "train": 0.8}
-"""Of the timed rate; integer kernels reach more."""
-_PER_WEIGHT = {
-    "rtn": 7e3,
-    "mse": 8e4,
-    "hqq": 1.2e5,
-    "imatrix": 8e4,
-    "gptq": 2e4,
-    "gptq-refined": 8e4,
+_SHARE = {"walk": 0.23, "gram": 0.62, "gptq": 0.3, "write": 0.2, "train": 0.052}
+"""Of the rate of products that a kind of work reaches on a core."""
+_PASSES = {
+    "rtn": 160.0,
+    "mse": 1830.0,
+    "hqq": 3140.0,
+    "imatrix": 770.0,
+    "gptq": 415.0,
+    "gptq-refined": 1730.0,
 }
-"""Operations for each weight, at the timed rate, beside those that grow with the inputs."""
+"""NumPy passes' worth of time for each weight, beside what grows with the inputs."""
+_ORDER = (
+    "writing samples",
+    "searching factors",
+    "running the calibration text",
+    "solving",
+    "tuning",
+)
+_SERIAL = {"imatrix": 0.5, "gptq": 0.5, "gptq-refined": 0.7}
+"""The part of that which one core does; all of it where nothing is said."""
+_SEARCH = {"awq": 1.0, "smoothquant": 1.0}
+"""NumPy passes' worth of time for each weight of a search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,8 @@ class Workload:
     """Of them and of the tuning's, those that the model writes itself."""
     tuned_rows: int = 0
     """Tokens of tuning, once for each step that sees them."""
+    threads: int | None = None
+    """None for every core."""
 
 
 def memory_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:
@@ -117,43 +126,50 @@ def free_disk(out: Path) -> int | None:
 
 
 def time_needs(
-    planned: QuantizationPlan, work: Workload, rate: Callable[[], float] | None = None
+    planned: QuantizationPlan, work: Workload, rates: Rates | None = None
 ) -> tuple[Duration, ...]:
-    """Return about how long each step takes."""
-    timed = (rate or multiply_rate)()
-    matrices = _quantized(planned)
-    method, recipe = planned.recipe.method, planned.recipe
-    weights = sum(t.weights for t in matrices)
-    steps = {"writing samples": 2 * weights * work.samples / _SHARE["write"]}
-    if needs_text(recipe):
-        walks = 1 + sum(name in ("awq", "smoothquant") for name in recipe.transforms)
-        rows = work.rows * (walks if need_text(recipe.transforms) else 1)
-        steps["running the calibration text"] = 2 * weights * rows / _SHARE["walk"]
-    solving = weights * _PER_WEIGHT[method]
-    if METHODS[method].needs is Need.GRAM:
-        program = build_program(planned.source.config)
-        inputs = [program.widths[cut.x] for cut in cuts(program)]
-        solving += work.rows * sum(width**2 for width in inputs) / _SHARE["gram"]
-        solving += sum(width**3 for width in inputs) / _SHARE["gptq"]
-        solving += sum(t.weights * t.source.shape[-1] for t in matrices) / _SHARE["gptq"]
-    steps["solving"] = solving
-    if recipe.tune is not None:
-        steps["tuning"] = 6 * weights * work.tuned_rows / _SHARE["train"]
-    return tuple(Duration(what=w, seconds=n / timed) for w, n in steps.items() if n)
+    """Return about how long each step takes where nothing else runs.
 
-
-def multiply_rate() -> float:
-    """Return the operations a second of a product of matrices in NumPy, at best within 0.3 s.
-
-    The best of many short ones, since others may be using the machine just now.
+    Args:
+        planned: the plan.
+        work: how much text takes part.
+        rates: of a core; timed where they are not given.
     """
-    one = np.ones((768, 768), np.float32)
-    one @ one
-    best, until = math.inf, time.perf_counter() + 0.3
-    while (began := time.perf_counter()) < until:
-        one @ one
-        best = min(best, time.perf_counter() - began)
-    return float(2 * 768**3 / best)
+    timed, cores = rates or timed_rates(), work.threads or available_cores()
+    recipe, matrices = planned.recipe, _quantized(planned)
+    weights = sum(t.weights for t in matrices)
+    in_layers = sum(t.weights for t in matrices if t.slot.startswith("layers."))
+    steps = {"writing samples": weights * work.samples / _SHARE["write"]}
+    if needs_text(recipe):
+        walks = 1 + sum(name in _SEARCH for name in recipe.transforms)
+        steps["running the calibration text"] = in_layers * work.rows * walks / _SHARE["walk"]
+    if recipe.tune is not None:
+        steps["tuning"] = weights * work.tuned_rows / _SHARE["train"]
+    found = {what: products / timed.products / cores for what, products in steps.items()}
+    searches = sum(_SEARCH.get(name, 0.0) for name in recipe.transforms)
+    found["searching factors"] = in_layers * searches / timed.passes
+    found["solving"] = _statistics_work(planned, work) / timed.products / cores + sum(
+        t.weights * _PASSES[t.method] * _on(t.method, cores) / timed.passes for t in matrices
+    )
+    return tuple(Duration(what=what, seconds=found[what]) for what in _ORDER if found.get(what))
+
+
+def _on(method: str, cores: int) -> float:
+    """Return the part of a solver's work that passes one after the other on so many cores."""
+    serial = _SERIAL.get(method, 1.0)
+    return serial + (1 - serial) / cores
+
+
+def _statistics_work(planned: QuantizationPlan, work: Workload) -> float:
+    """Return the products of taking Gram matrices and factorizing them, at the full rate."""
+    in_need = {t.slot for t in _quantized(planned) if METHODS[t.method].needs is Need.GRAM}
+    if not in_need:
+        return 0.0
+    program = build_program(planned.source.config)
+    widths = [program.widths[c.x] for c in cuts(program) if not in_need.isdisjoint(c.slots)]
+    columns = sum(t.weights * t.source.shape[-1] for t in _quantized(planned) if t.slot in in_need)
+    gram = work.rows * sum(width**2 for width in widths) / _SHARE["gram"]
+    return gram + (sum(width**3 for width in widths) + columns) / _SHARE["gptq"]
 
 
 def _quantized(planned: QuantizationPlan) -> list[PlannedTensor]:

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from fewbit.errors import FewbitError
 from fewbit.formats.registry import parse_format
 from fewbit.model.weights import ModelSource
-from fewbit.quantization.estimate import Workload, multiply_rate, time_needs
+from fewbit.quantization.estimate import Workload, time_needs
 from fewbit.quantization.pipeline import needs_text
 from fewbit.quantization.planning import plan
+from fewbit.quantization.rates import Rates, timed_rates
 from fewbit.recipes import built_in
 from fewbit.records.offers import Offer, Offers
 
@@ -69,17 +70,17 @@ _CONDITIONS = (
     "for each bit less, and the method's ratio to GPTQ at q4_0.",
 )
 _TIMES = (
-    "Times are rough, for 128 windows of 512 tokens of a text of yours, at the speed that this "
-    "machine had just now."
+    "Times are rough, for 128 windows of 512 tokens of a text of yours, on this machine where "
+    "nothing else runs."
 )
 
 
 def offers(source: ModelSource | None = None) -> Offers:
     """Return the recipes, with sizes and times where a model is given."""
-    rate = multiply_rate() if source is not None else 0.0
+    rates = timed_rates() if source is not None else None
     return Offers(
         model=None if source is None else str(source.path),
-        offers=tuple(_offer(name, source, rate) for name in USES),
+        offers=tuple(_offer(name, source, rates) for name in USES),
         conditions=_CONDITIONS if source is None else (*_CONDITIONS, _TIMES),
     )
 
@@ -101,7 +102,7 @@ def nominal_bits(name: str) -> float:
     return parse_format(built_in(name).rules[0].format).bits_per_weight((4096, 4096))
 
 
-def _offer(name: str, source: ModelSource | None, rate: float) -> Offer:
+def _offer(name: str, source: ModelSource | None, rates: Rates | None) -> Offer:
     divergence, measured = expected(name)
     found = Offer(
         recipe=name,
@@ -110,15 +111,15 @@ def _offer(name: str, source: ModelSource | None, rate: float) -> Offer:
         expected_divergence=divergence,
         measured=measured,
     )
-    return found if source is None else _for_model(found, source, rate)
+    return found if source is None else _for_model(found, source, rates)
 
 
-def _for_model(offer: Offer, source: ModelSource, rate: float) -> Offer:
+def _for_model(offer: Offer, source: ModelSource, rates: Rates | None) -> Offer:
     recipe = built_in(offer.recipe)
     try:
         planned = plan(source, recipe)
     except FewbitError as error:
         return replace(offer, refused=str(error))
     work = Workload(rows=_WINDOWS * _TOKENS) if needs_text(recipe) else Workload()
-    seconds = sum(part.seconds for part in time_needs(planned, work, lambda: rate))
+    seconds = sum(part.seconds for part in time_needs(planned, work, rates))
     return replace(offer, bytes=planned.promised_bytes, seconds=seconds)

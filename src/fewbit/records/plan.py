@@ -53,7 +53,7 @@ class PlanReport(Record, frozen=True, kw_only=True):
     free_disk: int | None
     """Where the output goes; None where no output is named."""
     time: tuple[Duration, ...]
-    """Estimated from operations and a product of matrices that was timed on this machine."""
+    """Estimated from the work and from what a core of this machine did in its CPU time."""
     notes: tuple[str, ...] = ()
     """Fallbacks and tensors that the artefact will not have."""
     target: str | None = None

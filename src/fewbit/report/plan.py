@@ -25,8 +25,7 @@ def print_plan(plan: PlanReport, console: Console) -> None:
     console.print(f"Disk: {_needed(plan.disk, plan.disk_bytes, plan.free_disk)}")
     parts = ", ".join(f"{part.what} {duration(part.seconds)}" for part in plan.time)
     console.print(
-        f"Time: about {duration(plan.seconds)} ({parts}); rough, at the speed that this machine "
-        "had just now."
+        f"Time: about {duration(plan.seconds)} ({parts}); rough, where nothing else runs."
     )
     if plan.target is not None and not plan.refusals:
         console.print(f"{plan.target} would take it, as far as headers tell.")
