@@ -18,12 +18,14 @@ from fewbit.errors import UsageError
 if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet
     from fewbit.calibrate.mix import Keep, Progress
+    from fewbit.cli.again import Again
     from fewbit.model.weights import ModelSource
     from fewbit.quantization import QuantizationPlan, QuantizeSettings
-    from fewbit.quantization.job import Job
+    from fewbit.quantization.estimate import Workload
+    from fewbit.quantization.job import Job, Stop
     from fewbit.quantization.making import Request
     from fewbit.quantization.target import Target
-    from fewbit.records.plan import PlanReport
+    from fewbit.records.manifest import Manifest
     from fewbit.records.recipe import Recipe
 
 
@@ -69,98 +71,30 @@ def quantize(  # noqa: PLR0913
         json: Write the manifest to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.cli.again import again
-    from fewbit.cli.allocation import allocated, base_recipe, require_kept
+    from fewbit.cli.allocation import base_recipe
     from fewbit.cli.output import STDOUT, deliver
-    from fewbit.cli.planning import workload
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.cli.stopping import stoppable
     from fewbit.model.weights import open_model
-    from fewbit.quantization import container_of, execute
-    from fewbit.quantization.estimate import require_disk
-    from fewbit.quantization.job import Resume, claimed_job
-    from fewbit.quantization.writing import require_output
-    from fewbit.report.plan import print_plan
     from fewbit.report.quantization import print_manifest
 
-    wanted = size.target()
     given = (size, calibration, tuning) != (TARGET, CALIBRATION, TUNING)
     anew = again(from_manifest, recipe, options=given)
     if anew is not None:
         found, calibration, tuning = anew.manifest.recipe, anew.calibration, anew.tuning
     else:
-        found = tuning.of(base_recipe(recipe or "", wanted))
+        found = tuning.of(base_recipe(recipe or "", size.target()))
+    options = size, calibration, tuning
     with open_model(locate(source)) as opened, watched() as progress, stoppable() as stop:
+        asking = _Asking(opened, found, out, options, threads, target, strict, anew)
         if plan:
-            _require_formats(wanted)
-            report = _report(opened, found, out, (calibration, tuning), target, strict=strict)
-            deliver(report, json, print_plan)
-            return 0
-        if out is None:
-            raise UsageError("--out is missing; name what to write, or give --plan.")
-        require_output(opened, container_of(out), out)
-        if anew is not None:
-            anew.check_source(opened, progress)
-        planned = None if wanted else _planned(opened, found, out, strict=strict)
-        if planned is not None:
-            _require_taken(planned, target)
-            require_disk(planned, workload(found, calibration, tuning, threads), out)
-        with claimed_job(out, Resume(resume), stop) as job:
-            asking = _Asking(opened, found, out, (size, calibration, tuning), threads)
-            settings = _settings(asking, job, progress)
-            settings = settings if anew is None else anew.settings(settings)
-            if wanted is not None:
-                text = calibration.settings(threads)
-                found, settings = allocated(
-                    opened, found, wanted, job, text=text, settings=settings, progress=progress
-                )
-            planned = planned or _planned(opened, found, out, strict=strict)
-            manifest = execute(planned, out, settings, progress, job)
-            require_kept(manifest, out)
+            return _show_plan(asking, json)
+        manifest = _made(asking, resume, stop, progress)
     deliver(manifest, json, print_manifest)
     if json != STDOUT:
         print(out)
     return 0 if anew is None else anew.compare(manifest)
-
-
-def _planned(source: ModelSource, recipe: Recipe, out: Path, *, strict: bool) -> QuantizationPlan:
-    from fewbit.quantization import container_of, plan, require_no_fallback
-
-    planned = plan(source, recipe, container_of(out))
-    if strict:
-        require_no_fallback(planned)
-    return planned
-
-
-def _require_formats(wanted: Target | None) -> None:
-    if wanted is not None:
-        raise UsageError(
-            "--plan reads headers alone, and formats for a target size are chosen by measuring; "
-            "give a recipe with formats."
-        )
-
-
-def _report(  # noqa: PLR0913
-    source: ModelSource,
-    recipe: Recipe,
-    out: Path | None,
-    options: tuple[CalibrationOptions, TuneOptions],
-    runtime: Runtime | None,
-    *,
-    strict: bool,
-) -> PlanReport:
-    from fewbit.cli.planning import plan_report, workload
-
-    planned = _planned(source, recipe, out or Path("model"), strict=strict)
-    return plan_report(planned, workload(recipe, *options, None), out, runtime)
-
-
-def _require_taken(planned: QuantizationPlan, runtime: Runtime | None) -> None:
-    """Refuse, hours before, what the runtime would; raises UnsupportedError."""
-    from fewbit.cli.planning import require_taken
-
-    if runtime is not None:
-        require_taken(planned, runtime)
 
 
 @dataclass(frozen=True)
@@ -169,9 +103,105 @@ class _Asking:
 
     source: ModelSource
     recipe: Recipe
-    out: Path
+    out: Path | None
     options: tuple[TargetOptions, CalibrationOptions, TuneOptions]
     threads: int | None
+    runtime: Runtime | None
+    strict: bool
+    anew: Again | None
+
+    @property
+    def target(self) -> Target | None:
+        """The size to choose formats for."""
+        return self.options[0].target()
+
+    @property
+    def workload(self) -> Workload:
+        """How much text takes part."""
+        from fewbit.cli.planning import workload
+
+        _, calibration, tuning = self.options
+        return workload(self.recipe, calibration, tuning, self.threads)
+
+    def planned(self, recipe: Recipe, out: Path) -> QuantizationPlan:
+        """Plan a recipe; raises UsageError for fallbacks where they are to be refused."""
+        from fewbit.quantization import container_of, plan, require_no_fallback
+
+        planned = plan(self.source, recipe, container_of(out))
+        if self.strict:
+            require_no_fallback(planned)
+        return planned
+
+
+def _show_plan(asking: _Asking, json: Path | None) -> int:
+    from fewbit.cli.output import deliver
+    from fewbit.cli.planning import plan_report
+    from fewbit.report.plan import print_plan
+
+    if asking.target is not None:
+        raise UsageError(
+            "--plan reads headers alone, and formats for a target size are chosen by measuring; "
+            "give a recipe with formats."
+        )
+    planned = asking.planned(asking.recipe, asking.out or Path("model"))
+    deliver(plan_report(planned, asking.workload, asking.out, asking.runtime), json, print_plan)
+    return 0
+
+
+def _made(asking: _Asking, resume: str, stop: Stop, progress: Progress) -> Manifest:
+    """Check what can be known before, then do it as a job that holds its output."""
+    from fewbit.quantization import container_of
+    from fewbit.quantization.job import Resume, claimed_job
+    from fewbit.quantization.writing import require_output
+
+    out = asking.out
+    if out is None:
+        raise UsageError("--out is missing; name what to write, or give --plan.")
+    require_output(asking.source, container_of(out), out)
+    if asking.anew is not None:
+        asking.anew.check_source(asking.source, progress)
+    planned = None if asking.target else _checked_plan(asking, out)
+    with claimed_job(out, Resume(resume), stop) as job:
+        return _carried_out(asking, planned, job, progress)
+
+
+def _checked_plan(asking: _Asking, out: Path) -> QuantizationPlan:
+    """Refuse, hours before, what the runtime would, and what the disk has no room for."""
+    from fewbit.cli.planning import require_taken
+    from fewbit.quantization.estimate import require_disk
+
+    planned = asking.planned(asking.recipe, out)
+    if asking.runtime is not None:
+        require_taken(planned, asking.runtime)
+    require_disk(planned, asking.workload, out)
+    return planned
+
+
+def _carried_out(
+    asking: _Asking, planned: QuantizationPlan | None, job: Job, progress: Progress
+) -> Manifest:
+    """Read texts, choose formats where a size is asked for, and quantize."""
+    from fewbit.cli.allocation import allocated, require_kept
+    from fewbit.quantization import execute
+
+    settings, recipe = _settings(asking, job, progress), asking.recipe
+    if asking.anew is not None:
+        settings = asking.anew.settings(settings)
+    if asking.target is not None:
+        text = asking.options[1].settings(asking.threads)
+        recipe, settings = allocated(
+            asking.source,
+            recipe,
+            asking.target,
+            job,
+            text=text,
+            settings=settings,
+            progress=progress,
+        )
+    planned = planned or asking.planned(recipe, job.out)
+    manifest = execute(planned, job.out, settings, progress, job)
+    require_kept(manifest, job.out)
+    return manifest
 
 
 def _settings(asking: _Asking, job: Job, progress: Progress) -> QuantizeSettings:
@@ -235,7 +265,7 @@ def _begin(asking: _Asking, job: Job) -> None:
     from fewbit.quantization.job import asked
 
     options = " ".join(map(str, asking.options))
-    job.begin(asked(asking.source, asking.recipe, container_of(asking.out), options))
+    job.begin(asked(asking.source, asking.recipe, container_of(job.out), options))
 
 
 def _keep(job: Job) -> Keep:
