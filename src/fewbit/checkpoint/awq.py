@@ -16,9 +16,13 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.arrays import bad_tensor, floats_of, info_of, integers_of, require_shape
 from fewbit.checkpoint.detect import CONFIG
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
-from fewbit.checkpoint.packed_folder import QUANTIZATION, PackedFolder, stated_config
+from fewbit.checkpoint.packed_folder import (
+    QUANTIZATION,
+    PackedFolder,
+    require_layout,
+    stated_config,
+)
 from fewbit.checkpoint.packed_weight import IntegerWeight, integer_weight
-from fewbit.errors import UnsupportedError
 from fewbit.formats.pack import pack
 from fewbit.formats.words import unpack_awq
 
@@ -55,11 +59,7 @@ def open_awq(folder: HuggingFaceCheckpoint) -> PackedFolder:
 def _read_config(folder: HuggingFaceCheckpoint) -> Config:
     owner = folder.path / CONFIG
     config = stated_config(folder.facts.config[QUANTIZATION], Config, "AWQ", owner)
-    if config.version.lower() != GEMM:
-        raise UnsupportedError(
-            f"{owner}: the AWQ layout {config.version[:40]!a} is not supported; supported is "
-            f"{GEMM}."
-        )
+    require_layout(config.version.lower(), (GEMM,), "AWQ", owner)
     return config
 
 

@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from fewbit.checkpoint.arrays import bad_tensor, floats_of, info_of, integers_of, require_shape
 from fewbit.checkpoint.detect import CONFIG
 from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
-from fewbit.checkpoint.packed_folder import QUANTIZATION, PackedFolder, stated_config
+from fewbit.checkpoint.packed_folder import (
+    QUANTIZATION,
+    PackedFolder,
+    require_layout,
+    stated_config,
+)
 from fewbit.checkpoint.packed_weight import IntegerWeight, checked_groups, integer_weight
 from fewbit.errors import BadFileError, UnsupportedError
 from fewbit.formats.words import WORD, from_words, unpack_across
@@ -157,11 +162,7 @@ def open_gptq(folder: HuggingFaceCheckpoint) -> PackedFolder:
 def _read_config(folder: HuggingFaceCheckpoint) -> Config:
     owner = folder.path / CONFIG
     config = stated_config(folder.facts.config[QUANTIZATION], Config, "GPTQ", owner)
-    if config.label not in (V1, V2):
-        raise UnsupportedError(
-            f"{owner}: the GPTQ layout {config.label[:40]!a} is not supported; supported are {V1} "
-            f"and {V2}."
-        )
+    require_layout(config.label, (V1, V2), "GPTQ", owner)
     if config.bits not in _BITS:
         raise UnsupportedError(
             f"{owner}: GPTQ with {config.bits} bits is not supported; supported are "

@@ -16,7 +16,7 @@ from fewbit.checkpoint.huggingface import HuggingFaceCheckpoint
 from fewbit.checkpoint.mapped import ClosedByWith
 from fewbit.checkpoint.missing import missing_tensor
 from fewbit.checkpoint.packed_weight import PackedWeight
-from fewbit.errors import BadFileError
+from fewbit.errors import BadFileError, UnsupportedError
 from fewbit.formats.spec import QuantTensor
 from fewbit.records.kv import KvScales
 from fewbit.records.loading import FileStamp
@@ -144,6 +144,19 @@ def stated_config(
             f"{owner}: the quantization_config of {method} cannot be read ({error}); get the file "
             "again from its publisher."
         ) from None
+
+
+def require_layout(layout: str, supported: Sequence[str], method: str, owner: object) -> None:
+    """Refuse what a tool stores in a layout that is not read.
+
+    Raises:
+        UnsupportedError: the message names those that are.
+    """
+    if layout not in supported:
+        raise UnsupportedError(
+            f"{owner}: the {method} layout {layout[:40]!a} is not supported; there is "
+            f"{' and '.join(supported)}."
+        )
 
 
 def _infos(

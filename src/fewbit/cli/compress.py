@@ -42,7 +42,7 @@ def compress(  # noqa: PLR0913
     """
     from fewbit.calibrate.text import evaluation_text
     from fewbit.cli.output import STDOUT, deliver
-    from fewbit.cli.progress import progress_bar
+    from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.compress import LADDER, PAGE, SCREEN_WINDOWS, CompressSettings
     from fewbit.compress import compress as run
@@ -58,17 +58,8 @@ def compress(  # noqa: PLR0913
     )
     settings = CompressSettings(recipes=recipe or LADDER, evaluation=measuring, strict=strict)
     source, documents = locate(model), evaluation_text(text)
-    with progress_bar() as bar:
-        task = bar.add_task("", total=None)
-        report = run(
-            source,
-            out,
-            documents,
-            settings,
-            lambda what, done, total: bar.update(
-                task, description=what, completed=done, total=total
-            ),
-        )
+    with watched() as progress:
+        report = run(source, out, documents, settings, progress)
     deliver(report, json, print_compress)
     if json != STDOUT:
         print(out / PAGE)

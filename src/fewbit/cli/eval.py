@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fewbit.cli.activations import ActivationsOption, rounding
-from fewbit.cli.cache import KvOption, RotateOption, cache_type
+from fewbit.cli.measuring import MEASURING, MeasuringOptions
 from fewbit.cli.output import HtmlOption, JsonOption
 
 
@@ -19,14 +18,7 @@ def eval(  # noqa: PLR0913
     against: str,
     text: Path | None = None,
     windows: int = 40,
-    threads: int | None = None,
-    executor: str = "native",
-    isa: str | None = None,
-    activations: ActivationsOption = None,
-    kv: KvOption = "f16",
-    rotate_keys: RotateOption = False,
-    strict: Annotated[bool, Parameter(negative="")] = False,
-    keep_packed: Annotated[bool, Parameter(negative="")] = False,
+    measuring: MeasuringOptions = MEASURING,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -41,17 +33,7 @@ def eval(  # noqa: PLR0913
         text: A UTF-8 file: plain, or .jsonl with "text" in each line. By default text that this
             Python carries: pydoc topics and the standard library.
         windows: Windows of 512 tokens to score, at most, spread over the documents.
-        threads: Threads of the native executor; every core by default.
-        executor: native, or reference (slow, the truth in tests).
-        isa: An instruction set to force.
-        activations: How the candidate's layers with integer weights round their inputs: int8,
-            int8-token, int8-static or bf16; by default as the model says. A model against itself
-            shows the effect of that alone.
-        strict: Refuse models that would not be run in their own formats.
-        keep_packed: Keep both models' weights as they are run in files beside them.
-        kv: How the candidate stores keys and values; the source keeps f16. A model against itself
-            shows the effect of the KV cache alone.
-        rotate_keys: Rotate the candidate's keys before they are stored.
+        measuring: How the two models are run.
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
@@ -60,21 +42,11 @@ def eval(  # noqa: PLR0913
     from fewbit.cli.output import deliver
     from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
-    from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+    from fewbit.evaluate.evaluation import evaluate
     from fewbit.report.html import evaluation_page
     from fewbit.report.terminal import print_evaluation
 
-    settings = EvaluationSettings(
-        windows=windows,
-        threads=threads,
-        executor=executor,
-        isa=isa,
-        activations=rounding(activations),
-        strict=strict,
-        keep_packed=keep_packed,
-        kv=cache_type(kv),
-        rotate_keys=rotate_keys,
-    )
+    settings = measuring.settings(windows)
     source, measured = locate(against), locate(candidate)
     documents = evaluation_text(text)
     with progress_bar() as bar:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
+
+if TYPE_CHECKING:
+    from fewbit.export.plan import PlannedExport
+    from fewbit.export.target import ExportSettings
 
 
 def export(  # noqa: PLR0913
@@ -39,25 +43,17 @@ def export(  # noqa: PLR0913
         shard_size: Put at most this much into one of a folder's files of weights; 5GB.
         json: Write the plan or the manifest to this file too; - prints it on stdout instead.
     """
-    from fewbit.checkpoint.gguf_split import written_as
-    from fewbit.cli.output import STDOUT, deliver
-    from fewbit.cli.progress import watched
+    from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
-    from fewbit.export.job import export as write
-    from fewbit.export.job import require_free
-    from fewbit.export.plan import plan_export, require_held
+    from fewbit.export.plan import plan_export
     from fewbit.export.target import ExportSettings
     from fewbit.export.targets import find_target
     from fewbit.formats.registry import parse_format
     from fewbit.model.weights import open_model
-    from fewbit.quantization.target import parse_size
-    from fewbit.report.card import folder_card
-    from fewbit.report.export import print_export_plan, print_exported
+    from fewbit.report.export import print_export_plan
 
     settings = ExportSettings(
-        dtype=parse_format(dtype),
-        split_bytes=None if split_size is None else parse_size(split_size).bytes,
-        shard_bytes=None if shard_size is None else parse_size(shard_size).bytes,
+        dtype=parse_format(dtype), split_bytes=_bytes(split_size), shard_bytes=_bytes(shard_size)
     )
     target = find_target(to, settings)
     with open_model(locate(model)) as source:
@@ -67,12 +63,39 @@ def export(  # noqa: PLR0913
             return 0
         if out is None:
             raise UsageError("--out is missing; name the file or folder to write, or give --plan.")
-        require_free(planned, out)
-        if not requantize:
-            require_held(planned)
-        with watched() as progress:
-            manifest = write(planned, out, settings, progress, folder_card)
+        _write(planned, out, settings, json, requantize=requantize)
+    return 0
+
+
+def _bytes(size: str | None) -> int | None:
+    from fewbit.quantization.target import parse_size
+
+    return None if size is None else parse_size(size).bytes
+
+
+def _write(
+    planned: PlannedExport,
+    out: Path,
+    settings: ExportSettings,
+    json: Path | None,
+    *,
+    requantize: bool,
+) -> None:
+    """Write the export, and show its manifest; formats change only where that is allowed."""
+    from fewbit.checkpoint.gguf_split import written_as
+    from fewbit.cli.output import STDOUT, deliver
+    from fewbit.cli.progress import watched
+    from fewbit.export.job import export as write
+    from fewbit.export.job import require_free
+    from fewbit.export.plan import require_held
+    from fewbit.report.card import folder_card
+    from fewbit.report.export import print_exported
+
+    require_free(planned, out)
+    if not requantize:
+        require_held(planned)
+    with watched() as progress:
+        manifest = write(planned, out, settings, progress, folder_card)
     deliver(manifest, json, print_exported)
     if json != STDOUT:
         print(written_as(out))
-    return 0

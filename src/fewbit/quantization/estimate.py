@@ -50,7 +50,7 @@ _ORDER = (
 )
 _SERIAL = {"imatrix": 0.5, "gptq": 0.5, "gptq-refined": 0.7}
 """The part of that which one core does; all of it where nothing is said."""
-_SEARCH = {"awq": 1.0, "smoothquant": 1.0}
+_SEARCH = {"awq": 1320.0, "smoothquant": 1320.0}
 """NumPy passes' worth of time for each weight of a search."""
 
 

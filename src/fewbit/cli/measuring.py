@@ -1,0 +1,75 @@
+"""Options of running a candidate that is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fewbit.cli.activations import ActivationsOption, rounding
+from fewbit.cli.cache import KvOption, RotateOption, cache_type
+
+if TYPE_CHECKING:
+    from fewbit.evaluate.evaluation import EvaluationSettings
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MeasuringOptions:
+    """How the two models are run."""
+
+    threads: Annotated[
+        int | None, Parameter(help="Threads of the native executor; every core by default.")
+    ] = None
+    executor: Annotated[str, Parameter(help="native, or reference (slow, the truth in tests).")] = (
+        "native"
+    )
+    isa: Annotated[str | None, Parameter(help="An instruction set to force.")] = None
+    activations: Annotated[
+        ActivationsOption,
+        Parameter(
+            help="How the candidate's layers with integer weights round their inputs: int8, "
+            "int8-token, int8-static or bf16; by default as the model says. A model against "
+            "itself shows the effect of that alone."
+        ),
+    ] = None
+    strict: Annotated[
+        bool,
+        Parameter(negative="", help="Refuse models that would not be run in their own formats."),
+    ] = False
+    keep_packed: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Keep both models' weights as they are run in files beside them."
+        ),
+    ] = False
+    kv: Annotated[
+        KvOption,
+        Parameter(
+            help="How the candidate stores keys and values; the source keeps f16. A model against "
+            "itself shows the effect of the KV cache alone."
+        ),
+    ] = "f16"
+    rotate_keys: Annotated[
+        RotateOption, Parameter(help="Rotate the candidate's keys before they are stored.")
+    ] = False
+
+    def settings(self, windows: int) -> EvaluationSettings:
+        """Return how a candidate is measured on so many windows, at most."""
+        from fewbit.evaluate.evaluation import EvaluationSettings
+
+        return EvaluationSettings(
+            windows=windows,
+            threads=self.threads,
+            executor=self.executor,
+            isa=self.isa,
+            activations=rounding(self.activations),
+            strict=self.strict,
+            keep_packed=self.keep_packed,
+            kv=cache_type(self.kv),
+            rotate_keys=self.rotate_keys,
+        )
+
+
+MEASURING = MeasuringOptions()
