@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewbit.errors import OutputError
+from fewbit.formats.registry import FLOATS
 from fewbit.methods.solvers import METHODS, Need, greatest_need
 from fewbit.model.decoder import build_program
 from fewbit.program import Program
-from fewbit.quantization.pipeline import needs_text
+from fewbit.quantization.pipeline import needs_text, solves_with_text
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantization.rates import Rates, timed_rates
 from fewbit.quantization.walk import Stage, cuts, stages
@@ -30,7 +31,14 @@ _PIECE_ROWS = 4096
 _SOLVED_AT_ONCE = 1 << 24
 """Elements of a matrix that are solved at once, in about five arrays of float32."""
 
-_SHARE = {"walk": 0.23, "gram": 0.62, "gptq": 0.3, "write": 0.2, "train": 0.052}
+_SHARE = {
+    "walk": 0.23,
+    "walk in floats": 0.093,
+    "gram": 0.62,
+    "gptq": 0.3,
+    "write": 0.2,
+    "train": 0.052,
+}
 """Of the rate of products that a kind of work reaches on a core."""
 _PASSES = {
     "rtn": 160.0,
@@ -50,7 +58,7 @@ _ORDER = (
 )
 _SERIAL = {"imatrix": 0.5, "gptq": 0.5, "gptq-refined": 0.7}
 """The part of that which one core does; all of it where nothing is said."""
-_SEARCH = {"awq": 1320.0, "smoothquant": 1320.0}
+_SEARCH = {"awq": 1320.0, "smoothquant": 1870.0}
 """NumPy passes' worth of time for each weight of a search."""
 
 
@@ -141,8 +149,7 @@ def time_needs(
     in_layers = sum(t.weights for t in matrices if t.slot.startswith("layers."))
     steps = {"writing samples": weights * work.samples / _SHARE["write"]}
     if needs_text(recipe):
-        walks = 1 + sum(name in _SEARCH for name in recipe.transforms)
-        steps["running the calibration text"] = in_layers * work.rows * walks / _SHARE["walk"]
+        steps["running the calibration text"] = work.rows * _walked(planned)
     if recipe.tune is not None:
         steps["tuning"] = weights * work.tuned_rows / _SHARE["train"]
     found = {what: products / timed.products / cores for what, products in steps.items()}
@@ -152,6 +159,19 @@ def time_needs(
         t.weights * _PASSES[t.method] * _on(t.method, cores) / timed.passes for t in matrices
     )
     return tuple(Duration(what=what, seconds=found[what]) for what in _ORDER if found.get(what))
+
+
+def _walked(planned: QuantizationPlan) -> float:
+    """Return the products for each token of running it: as quantized, and before each search."""
+    layers = [t for t in _quantized(planned) if t.slot.startswith("layers.")]
+    found = 0.0
+    if solves_with_text(planned.recipe):
+        found += sum(t.weights for t in layers) / _SHARE["walk"]
+    searches = sum(name in _SEARCH for name in planned.recipe.transforms)
+    for tensor in layers if searches else ():
+        kind = "walk in floats" if tensor.source.format in FLOATS else "walk"
+        found += searches * tensor.weights / _SHARE[kind]
+    return found
 
 
 def _on(method: str, cores: int) -> float:

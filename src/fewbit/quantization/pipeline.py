@@ -139,7 +139,7 @@ def execute(
 
 def needs_text(recipe: Recipe) -> bool:
     """Return whether a recipe's method, transforms, tuning or KV scales need calibration text."""
-    return _solves_with_text(recipe) or runs_with_text(recipe)
+    return solves_with_text(recipe) or runs_with_text(recipe)
 
 
 def runs_with_text(recipe: Recipe) -> bool:
@@ -156,7 +156,8 @@ def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
         )
 
 
-def _solves_with_text(recipe: Recipe) -> bool:
+def solves_with_text(recipe: Recipe) -> bool:
+    """Return whether a method, or a static scale, needs what calibration text brings a layer."""
     static = any(rule.activations is Activations.STATIC for rule in recipe.rules)
     return static or greatest_need(recipe.methods) is not Need.NOTHING
 
@@ -219,7 +220,7 @@ def _solve(
     if settings.calibration is None or not needs_text(planned.recipe):
         return replace(made, solved=_solve_without_text(planned, store, progress))
     made = replace(made, calibration=settings.calibration.facts)
-    if not _solves_with_text(planned.recipe):
+    if not solves_with_text(planned.recipe):
         return replace(made, solved=_solve_without_text(planned, store, progress))
     solving = Solving(
         calibration=settings.calibration,
