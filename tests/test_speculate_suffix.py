@@ -100,6 +100,11 @@ def test_the_more_frequent_continuation_is_proposed_not_the_latest():
     assert proposed(SuffixDraft(), [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 2) == [3, 8]
 
 
+def test_nothing_follows_in_no_text():
+    assert SuffixAutomaton().continuation(NO_MATCH, 4) == []
+    assert proposed(SuffixDraft(shortest=1), [7]) == []
+
+
 def test_a_text_that_repeats_goes_on_repeating():
     assert proposed(SuffixDraft(), [7, 8, 9] * 3, 7) == [7, 8, 9, 7, 8, 9, 7]
 

@@ -94,16 +94,21 @@ class SuffixAutomaton:
         Each counts as context of the next. Where only the text's end is left, its longest ending
         that occurred before goes on, as a periodic text does.
         """
+        following, link, sizes, best = self._next, self._link, self._length, self._best
         found: list[int] = []
         state, size = match
         while len(found) < length:
-            if not self._next[state]:
-                state, size = self.known(Match(state, size))
+            while state != _ROOT and not following[state]:
+                state = link[state]
+                size = sizes[state]
             if state == _ROOT:
                 break
-            token = self._best[state]
+            token = best[state]
             found.append(token)
-            state, size = self._fitting(self._next[state][token], size + 1)
+            state = following[state][token]
+            size = size + 1 if size < LONGEST_MATCH else LONGEST_MATCH
+            while size <= sizes[link[state]]:
+                state = link[state]
         return found
 
     def _fitting(self, state: int, size: int) -> Match:
@@ -115,17 +120,16 @@ class SuffixAutomaton:
 
     def _grow(self, token: int) -> None:
         """Add the states of all substrings that end with this token."""
-        following, link = self._next, self._link
-        new = self._state(self._length[self._last] + 1, {}, 0, -1)
+        following, link, length = self._next, self._link, self._length
         state = self._last
-        self._last = new
+        self._last = new = self._state(length[state] + 1, {}, 0, -1)
         while token not in following[state]:
             following[state][token] = new
             if state == _ROOT:
                 return
             state = link[state]
         met = following[state][token]
-        if self._length[met] != self._length[state] + 1:
+        if length[met] != length[state] + 1:
             met = self._split(met, state, token)
         link[new] = met
 
