@@ -5,6 +5,7 @@ from test_cli_generate import written
 
 from fewbit.certify import planted
 from fewbit.cli.app import run
+from fewbit.cli.certify import _shallow
 from fewbit.records.base import from_json
 from fewbit.records.certificate import Certificate, Standing
 
@@ -45,6 +46,12 @@ def test_a_model_is_certified_as_a_draft(model, tmp_path, monkeypatch):
     assert found.draft_model is not None
     assert {case.rule for case in found.enumerations} == {"block"}
     assert found.equality.acceptance.accepted > 0
+
+
+def test_a_tiny_model_has_fewer_layers_to_leave():
+    assert _shallow("exit:8") == "exit:1"
+    assert _shallow("ngram+exit:20") == "ngram+exit:1"
+    assert _shallow("low-bit:q4_0") == "low-bit:q4_0"
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,10 @@ def _faults(checks: Checks) -> Iterator[str]:
                 f"the KV cache differs from a fresh run's in {len(cache.differing)} of "
                 f"{cache.pages} pages ({cache.draft}, {cache.params})"
             )
-    if checks.sampling is not None and not checks.sampling.passed:
+    if (sampling := checks.sampling) is not None and not sampling.passed:
         yield (
-            f"{checks.sampling.partition} come {checks.sampling.bias:+.4f} too often: z is "
-            f"{checks.sampling.z:.2f}, and {checks.sampling.critical:.2f} is the most"
+            f"the share of {sampling.partition} is {sampling.bias:+.4f} off what the target says: "
+            f"z is {sampling.z:.2f}, and {sampling.critical:.2f} is the most"
         )
 
 
@@ -215,7 +215,8 @@ def _evidence(checks: Checks) -> Iterator[str]:
     )
     if (sampling := checks.sampling) is not None:
         yield (
-            f"of {sampling.tokens:,} sampled tokens {sampling.partition} come {sampling.bias:+.4f} "
-            f"more often than the target says (z {sampling.z:.2f}); {sampling.detectable:.4f} "
-            f"would be noticed with a power of {sampling.power:.0%}"
+            f"{sampling.tokens:,} sampled tokens, {sampling.drafted:,} of them drafted: the share "
+            f"of {sampling.partition} is {sampling.bias:+.4f} off what the target says (z "
+            f"{sampling.z:.2f}); {sampling.detectable:.4f} would be noticed with a power of "
+            f"{sampling.power:.0%}"
         )
