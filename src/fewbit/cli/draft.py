@@ -14,6 +14,7 @@ from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.model.weights import ModelSource
+    from fewbit.quantization import QuantizationPlan
     from fewbit.quantization.draft import DraftSettings
     from fewbit.quantization.estimate import Workload
 
@@ -68,11 +69,8 @@ def prepare(  # noqa: PLR0913
     from fewbit.cli.pull import locate
     from fewbit.cli.stopping import stoppable
     from fewbit.model.weights import open_model
-    from fewbit.quantization.draft import plan_draft, prepare_draft, require_gguf
-    from fewbit.quantization.estimate import require_disk
+    from fewbit.quantization.draft import plan_draft, prepare_draft
     from fewbit.quantization.job import claimed_job
-    from fewbit.quantization.planned import Container
-    from fewbit.quantization.writing import require_output
     from fewbit.report.plan import print_plan
     from fewbit.report.quantization import print_manifest
 
@@ -82,17 +80,29 @@ def prepare(  # noqa: PLR0913
         if plan:
             deliver(plan_report(planned, work, out, None), json, print_plan)
             return 0
-        if out is None:
-            raise UsageError("--out is missing; name the file to write, or give --plan.")
-        require_gguf(out)
-        require_output(source, Container.GGUF, out)
-        require_disk(planned, work, out)
+        out = _require_output(source, planned, work, out)
         with claimed_job(out, stop=stop) as job:
             manifest = prepare_draft(source, settings, out, job, progress)
     deliver(manifest, json, print_manifest)
     if json != STDOUT:
         print(out)
     return 0
+
+
+def _require_output(
+    source: ModelSource, planned: QuantizationPlan, work: Workload, out: Path | None
+) -> Path:
+    """Return the output, if it may be written; raises UsageError and OutputError."""
+    from fewbit.quantization.draft import require_gguf
+    from fewbit.quantization.estimate import require_disk
+    from fewbit.quantization.writing import require_output
+
+    if out is None:
+        raise UsageError("--out is missing; name the file to write, or give --plan.")
+    require_gguf(out)
+    require_output(source, planned.container, out)
+    require_disk(planned, work, out)
+    return out
 
 
 def _target(source: ModelSource, path: Path) -> str:
