@@ -49,7 +49,7 @@ def test_no_name_brings_what_it_does_not_need() -> None:
     """Torch is an extra; the others belong to the command line and to fetching models."""
     code = (
         "import sys, fewbit; [getattr(fewbit, name) for name in fewbit.__all__]; "
-        "others = {'torch', 'rich', 'plotly', 'cyclopts', 'huggingface_hub', 'ssl'}; "
+        "others = {'torch', 'rich', 'plotly', 'cyclopts', 'huggingface_hub', 'ssl', 'llguidance'}; "
         "sys.exit(' '.join(others & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)

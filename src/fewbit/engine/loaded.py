@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fewbit.engine.engine import Served
 from fewbit.errors import MissingError
@@ -13,10 +15,13 @@ from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import open_model
 from fewbit.runtime.native import NativeExecutor
-from fewbit.sampling import SamplingThreads
+from fewbit.sampling import Constraint, SamplingThreads
 from fewbit.tokens.chat_template import ChatTemplate
-from fewbit.tokens.constraint import GrammarCompiler
+from fewbit.tokens.grammar import Grammar
 from fewbit.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from fewbit.tokens.constraint import GrammarCompiler
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class LoadedModel:
             context=self.runner.context,
             decoder=lambda prompt: self.tokenizer.stream(after=prompt),
             threads=SamplingThreads(pool),
-            constraint=GrammarCompiler(self.tokenizer).constraint,
+            constraint=_constraints(self.tokenizer),
         )
 
     @property
@@ -69,6 +74,18 @@ class LoadedModel:
             )
         text = self.template.render(messages)
         return tuple(self.tokenizer.encode(text, add_special=False, parse_special=True))
+
+
+def _constraints(tokenizer: Tokenizer) -> Callable[[Grammar], Constraint]:
+    """Return what turns grammars into constraints; their library is loaded with the first one."""
+
+    @cache
+    def compiler() -> GrammarCompiler:
+        from fewbit.tokens.constraint import GrammarCompiler
+
+        return GrammarCompiler(tokenizer)
+
+    return lambda grammar: compiler().constraint(grammar)
 
 
 def load_model(path: Path, settings: RunSettings) -> LoadedModel:
