@@ -172,8 +172,22 @@ def test_a_clock_that_stands_still_teaches_nothing():
     assert model.step(Shape(1), Shape(2)) > 0
 
 
+def test_a_table_of_a_quieter_hour_is_right_after_a_few_steps():
+    for drafted_first in (False, True):
+        model = CostModel(LARGE)
+        for _ in range(6):
+            if drafted_first:
+                model.observe_drafted(Shape(1), Shape(5), 3 * step_seconds(LARGE, Shape(5)))
+            else:
+                model.observe_plain(Shape(1), 3 * STEP)
+        least = 2.9 if drafted_first else 2.3
+        assert least * STEP < model.plain(Shape(1)) <= 3 * STEP
+
+
 def test_one_interrupted_step_changes_little():
     model = CostModel(LARGE)
+    for _ in range(3):
+        model.observe_plain(Shape(1), STEP)
     model.observe_plain(Shape(1), 100 * STEP)
     assert model.plain(Shape(1)) < 1.4 * STEP
 
@@ -194,6 +208,7 @@ def test_without_a_table_nothing_is_known_until_plain_steps_were_seen():
 
 def test_a_step_that_was_faster_with_a_draft_makes_rows_free_and_no_cheaper():
     model = CostModel(LARGE)
+    model.observe_plain(Shape(1), STEP)
     for _ in range(500):
         model.observe_drafted(Shape(1), Shape(5), 0.5 * STEP)
     assert model.step(Shape(1), Shape(5)) >= STEP

@@ -32,7 +32,7 @@ as make that this share of the time."""
 _LONGEST_REST = 64
 _HEARING = 6
 """Blocks that are verified before a draft that seems poor is left alone."""
-_CHECK_STEPS = 64
+_FIRST_CHECK, _CHECK_STEPS = 16, 64
 """So many steps with drafts are followed by one without: what a plain step takes may change."""
 _LINDY, _USUAL = 64, 256
 """A text is expected to go on for as many tokens as it has and the first number, or for half of
@@ -104,6 +104,8 @@ class LengthController:
         self._pool = Acceptance(longest, _KEEP_POOL)
         self._rest = self._since_plain = self._tried = 0
         self._budgeted = self._read_granted = False
+        self._age = -1
+        self._chosen_for: list[SequenceLength] = []
 
     @property
     def account(self) -> Account:
@@ -121,7 +123,8 @@ class LengthController:
         if not self.costs.known:
             return True
         self._rest -= 1
-        return self._rest >= 0 or self._since_plain >= _CHECK_STEPS
+        longest = _CHECK_STEPS if self.costs.checked else _FIRST_CHECK
+        return self._rest >= 0 or self._since_plain >= longest
 
     def plan(self, asks: Sequence[Ask], plain: Shape, decoding: int) -> Plan:
         """Return how many tokens to draft for each sequence.
@@ -131,6 +134,9 @@ class LengthController:
             plain: the step without drafts.
             decoding: sequences that decode in it.
         """
+        if self._stands(asks):
+            self._age += 1
+            return Plan(tuple(min(ask.state.length, ask.longest) for ask in asks))
         self._set_budget(plain._replace(rows=decoding))
         if not self.costs.draft_known:
             return self._first_call(asks)
@@ -147,11 +153,24 @@ class LengthController:
             self._note(asks, promise([0] * len(asks), curves, prices, decoding), prices)
             return self._trial(asks, curves, prices, decoding)
         self._note(asks, choice, prices)
+        self._age, self._chosen_for = 0, [ask.state for ask in asks]
         return Plan(choice.lengths)
+
+    def _stands(self, asks: Sequence[Ask]) -> bool:
+        """Whether the last choice stands: nothing was verified since, for the same sequences.
+
+        A draft that looks tokens up has none for many steps in a row; they are not worth a choice.
+        """
+        return (
+            0 <= self._age < _LONGEST_REST
+            and [ask.state for ask in asks] == self._chosen_for
+            and not any(self._sleeps(ask) for ask in asks)
+        )
 
     def settle(self, *, spent: float, worth: float, trial: bool) -> None:
         """Add a step with drafts to the account; arguments as `Ledger.add`."""
         self._since_plain += 1
+        self._age = -1
         self._ledger.add(spent, worth, trial=trial)
 
     def settle_plain(self, seconds: float, *, wasted: float) -> None:

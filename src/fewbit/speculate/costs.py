@@ -24,7 +24,7 @@ _READ_AT_ONCE = 8
 """A draft whose costs were not measured is taken to read so many tokens in the time of drafting
 one."""
 
-_NEWEST = 0.1
+_NEWEST, _FIRST = 0.1, 0.5
 _FURTHEST = 4.0
 """One observation counts as at most so many times what was expected: a step that the machine
 interrupted says nothing about the next."""
@@ -90,6 +90,11 @@ class CostModel:
         return self.table.measured or self._plain_seen >= MEASURED_PLAIN_STEPS
 
     @property
+    def checked(self) -> bool:
+        """Whether the run has seen a plain step."""
+        return self._plain_seen > 0
+
+    @property
     def draft_known(self) -> bool:
         """Whether the draft's seconds were measured, before the run or in it."""
         return bool(self.table.sequences) or self._draft_token is not None
@@ -144,8 +149,10 @@ class CostModel:
         if seconds <= 0:
             return
         seen = seconds / step_seconds(self.table, shape)
-        first = not self._plain_seen and not self.table.measured
-        self._load = seen if first else _towards(self._load, seen)
+        if self._plain_seen:
+            self._load = _towards(self._load, seen)
+        else:
+            self._load = _towards(self._load, seen, _FIRST) if self.table.measured else seen
         self._plain_seen += 1
 
     def observe_drafted(self, plain: Shape, drafted: Shape, seconds: float) -> None:
@@ -153,8 +160,14 @@ class CostModel:
 
         What it took beyond a plain step is put down to the drafted rows. If it is the machine's
         load, drafts become shorter for a while, or end, and a step without one shows the load.
+        Until there was one, it is put down to the load: a table that was measured, perhaps in
+        another hour, is as right about drafted rows as about plain ones.
         """
         if seconds <= 0:
+            return
+        if self.table.measured and not self._plain_seen:
+            expected = self.step(plain, drafted)
+            self._load = _towards(self._load, self._load * seconds / expected, _FIRST)
             return
         alone = step_seconds(self.table, plain)
         added = step_seconds(self.table, drafted) - alone
