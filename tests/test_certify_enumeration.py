@@ -1,5 +1,6 @@
 """Enumeration through the engine: it certifies what is exact, and nothing else."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate
 from fewbit.certify.planted import CONTROLS, PENALIZED, run_controls
 from fewbit.sampling import SamplingParams, Verifier, sample_blocks
 from fewbit.speculate.drafts import Proposal
+from fewbit.speculate.model_draft import ModelDraft
 from fewbit.speculate.suffix import SuffixDraft
 
 RULES = {"draws": (drawing, "block"), "matches": (matching, "match")}
@@ -54,6 +56,22 @@ def test_the_target_itself_as_a_cheaper_draft_is_exact(kind):
     assert found.equal, found
     assert found.rule == "block"
     assert found.rejecting > 0.01
+
+
+MODELS = {
+    "a cut head": {"support": np.array([0, 2], np.int32), "columns": np.array([0, 2], np.int32)},
+    "an end of its own": {"ends": frozenset([1])},
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_that_proposes_less_than_all_is_exact(kind):
+    """It never says some token, or ends its block after one: known before what follows is drawn."""
+    case = drawing(length=4, longest=2)
+    model = replace(case.draft._model, **MODELS[kind])
+    found = enumerate_case(replace(case, draft=ModelDraft(model)))
+    assert found.equal, found
+    assert found.rejecting > 0.05
 
 
 @pytest.mark.parametrize("judge", [judges.by_block, judges.by_token])
@@ -100,6 +118,20 @@ def test_a_draft_that_says_it_drew_from_something_else_is_noticed():
     found = enumerate_case(replace(case, draft=Lying(case.draft)))
     assert not found.equal
     assert "the draft drew" in found.fault
+
+
+class Choosy(Lying):
+    """Draws, and keeps to itself what it does not like."""
+
+    def _told(self, proposal):
+        tokens = tuple(itertools.takewhile(lambda token: token != 2, proposal.tokens))
+        return replace(proposal, tokens=tokens)
+
+
+def test_a_draft_that_drops_what_it_drew_is_noticed():
+    case = drawing()
+    found = enumerate_case(replace(case, draft=Choosy(case.draft)))
+    assert "dropped" in found.fault
 
 
 def test_an_engine_whose_thresholds_are_a_little_off_is_noticed(monkeypatch):

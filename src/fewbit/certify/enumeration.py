@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.judges import Judge, draft_rows, honest, target_rows
-from fewbit.certify.paths import NumberPath, all_paths
+from fewbit.certify.paths import DisagreementError, NumberPath, all_paths, unused
 from fewbit.engine.engine import Drawing, Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
-from fewbit.errors import FewbitError
 from fewbit.keyed_random import Purpose
 from fewbit.records.certificate import EnumerationCase
 from fewbit.runtime.executor import Executor
@@ -45,12 +44,6 @@ TOLERANCE = 1e-9
 
 Law: TypeAlias = dict[tuple[int, ...], float]
 """The probability of each output."""
-
-
-class DisagreementError(FewbitError):
-    """The engine decided otherwise than its rule at the end of an interval."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True)
@@ -196,6 +189,9 @@ class _Run:
             if output.fault is not None:
                 raise output.fault
         self.output = tuple(tokens)
+        drafted = {key for key in numbers.asked if key[1] == Purpose.DRAFT}
+        if dropped := sorted(drafted - path.decided):
+            raise unused(dropped[0])
 
     def _draw(
         self,

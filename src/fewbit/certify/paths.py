@@ -8,11 +8,14 @@ paths together are all that can happen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fewbit.errors import FewbitError
+from fewbit.keyed_random import Purpose
 
 Key: TypeAlias = tuple[int, int, int]
 """(position, purpose, start of the block), as `ScriptedNumbers` has them."""
@@ -20,6 +23,20 @@ Key: TypeAlias = tuple[int, int, int]
 EDGE = 2.0**-40
 """How far from an interval's end a number is taken: code whose threshold lies elsewhere by more
 decides otherwise there. Intervals of less than two edges are left out, and the total tells."""
+
+
+class DisagreementError(FewbitError):
+    """The engine decided otherwise than its rule at the end of an interval."""
+
+    exit_code = 3
+
+
+def unused(key: Key) -> DisagreementError:
+    """Return the error that a number was drawn by and what it gave left out: that is biased."""
+    return DisagreementError(
+        f"the number of position {key[0]} for {Purpose(key[1]).name} decided nothing, so something "
+        "that was drawn by it was dropped."
+    )
 
 
 class Choice(NamedTuple):
@@ -42,6 +59,11 @@ class NumberPath:
         self._choices = list(given)
         self._made = 0
         self._within: dict[Key, tuple[float, float]] = {}
+
+    @property
+    def decided(self) -> Set[Key]:
+        """The numbers that decided something."""
+        return self._within.keys()
 
     def numbers(self) -> dict[Key, float]:
         """Return the given choices as numbers, in turn near the low and the high end of each."""
@@ -68,6 +90,8 @@ class NumberPath:
             self.siblings += [(*self._choices, other) for other in others]
             self._choices.append(first)
         taken = self._choices[self._made]
+        if taken.key != key:
+            raise unused(taken.key)
         self._made += 1
         self._within[key] = taken.low, taken.high
         self.weight *= (taken.high - taken.low) / (high - low)
