@@ -52,7 +52,8 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 def test_verification_leaves_the_store_as_a_fresh_run_does(runner, kind):
     """Drafted keys at each position, some accepted and some not, then the target's over them."""
     tokens, pages = tokens_of(1), pages_of(0)
-    truth = rows_of(loaded(runner.source.path).executor, tokens, 0, pages)
+    fresh = loaded(runner.source.path).executor
+    truth = rows_of(fresh, tokens, 0, pages)
     draft = beside(runner, BINDINGS[kind](runner))
     got = [rows_of(runner.executor, tokens[:60], 0, pages)]
     for at in range(60, LENGTH, 4):
@@ -61,6 +62,7 @@ def test_verification_leaves_the_store_as_a_fresh_run_does(runner, kind):
             rows_of(draft, np.array([token]), at + i, pages)
         got.append(rows_of(runner.executor, tokens[at : at + 4], at, pages))
     assert same_bits(np.concatenate(got), truth)
+    assert runner.executor.page(0) == fresh.page(0)  # full, its last positions drafted first
 
 
 @pytest.mark.parametrize("kind", BINDINGS)
