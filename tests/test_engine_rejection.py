@@ -11,6 +11,7 @@ from sampled_draft import SampledDraft
 from fewbit.engine.engine import Drawing
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
+from fewbit.report.generation import describe_generation
 from fewbit.runtime.step import Span, StepInput
 from fewbit.sampling import SamplingParams, TokenSampler, Verifier, sample_blocks
 
@@ -204,6 +205,20 @@ def test_log_probabilities_are_those_of_the_target():
     for place, (token, found) in enumerate(zip(tokens, logprobs, strict=True)):
         row = logits_after([*PROMPT, *tokens[:place]], executor).astype(np.float64)
         assert found.logprob == pytest.approx(row[token] - np.log(np.exp(row).sum()), abs=1e-5)
+
+
+def test_a_record_says_whether_its_seed_repeats_it():
+    draft = SampledDraft(near_target())
+    seeds = {}
+    for name, params in {"seeded": SamplingParams(seed=3), "unseeded": SamplingParams()}.items():
+        request = Request(PROMPT, params, StopCondition(max_tokens=20))
+        plain, drafted = (run(engine(d), [request])[0][3] for d in (None, draft))
+        assert plain.repeats
+        seeds[name] = drafted.repeats
+        assert any("not to be repeated" in line for line in describe_generation(drafted)) != (
+            drafted.repeats
+        )
+    assert seeds == {"seeded": True, "unseeded": False}
 
 
 def test_a_stop_inside_an_accepted_block_ends_it():

@@ -81,6 +81,7 @@ def generation_record(
         generated_tokens=generation.generated,
         greedy=generation.request.params.greedy,
         seed=generation.seed,
+        repeats=generation.repeats,
         sample=generation.request.sample,
         plain_steps=generation.meter.plain_steps,
         preemptions=generation.meter.preemptions,

@@ -264,6 +264,7 @@ class Engine:
             return block
         proposal = self._drafting.proposal(generation.number)
         verifier = judge_of(proposal, generation.request.params)
+        generation.repeats = generation.repeats and verifier.couples
         return block._replace(
             verifier=verifier, probabilities=proposal.probabilities, support=proposal.support
         )

@@ -187,6 +187,9 @@ class Generation:
     computed: int = 0
     cached: int = 0
     draft_off: str = ""
+    repeats: bool = True
+    """Whether its seed alone gives the same tokens again: nothing was judged by what it was drawn
+    from."""
 
     @property
     def generated(self) -> int:

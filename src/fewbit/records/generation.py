@@ -112,6 +112,9 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
     greedy: bool
     """No random number was used, so the seed played no part."""
     seed: int
+    repeats: bool = True
+    """Whether a request with this seed gives the same text; not where drafts were judged by what
+    they were drawn from, which a request with a seed never asks for."""
     sample: int
     plain_steps: int
     times: GenerationTimes

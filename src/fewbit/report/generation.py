@@ -18,10 +18,19 @@ def describe_generation(record: GenerationRecord) -> Iterator[str]:
     yield (
         f"output: {record.generated_tokens} tokens, end to end {times.total:.2f} s, decoding"
         f"{_speed(record.tokens_per_second)}; ended by {record.finish.value} ({record.detail})"
-        f"{'' if record.greedy else f'; seed {record.seed}'}"
+        f"{_repetition(record)}"
     )
     if record.draft is not None:
         yield from _describe_draft(record, record.draft)
+
+
+def _repetition(record: GenerationRecord) -> str:
+    """Return how to have the same text again, where that is not by asking again."""
+    if record.greedy:
+        return ""
+    if record.repeats:
+        return f"; seed {record.seed}"
+    return "; not to be repeated, as no seed was given and the draft drew tokens of its own"
 
 
 def _describe_draft(record: GenerationRecord, draft: DraftRecord) -> Iterator[str]:
