@@ -95,6 +95,27 @@ def test_drafted_tokens_that_were_rejected_are_not_shared():
         assert said(run(running, [request])) == said(run(engine(), [request]))
 
 
+def test_a_draft_is_cut_to_the_pages_that_are_there_whatever_its_length():
+    """A draft that is over early fits where a longer one does not.
+
+    Were the longer one left out, the tokens that end a draft would be verified and the others drawn
+    afresh: without a seed that draws the former too often.
+    """
+    longest = 6
+    nothing_fits = FixedDraft(lambda seen, length: [seen[-1]] * length)
+    running = engine(nothing_fits, pages=4, longest=longest)
+    run(running, [asking(LONG[:50], 90), asking(OTHER[:50], 90)])
+    at_the_end = [
+        (span.position, span.count)
+        for step in running._served.executor.steps
+        for span in step.spans
+        if 2 * PAGE - longest <= span.position < 2 * PAGE
+        and not set(range(4)) - {p for other in step.spans for p in other.pages.tolist()}
+    ]
+    assert len(at_the_end) >= 4
+    assert all(count == 2 * PAGE - position for position, count in at_the_end)
+
+
 # --- admission and preemption -------------------------------------------------------------------
 
 

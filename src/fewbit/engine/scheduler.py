@@ -133,7 +133,9 @@ class Scheduler:
         """Return the next step.
 
         Args:
-            drafts: by generation number; dropped where rows or pages are short.
+            drafts: by generation number; cut to the rows and pages that are there. They are never
+                left out for being too long: how long a draft became may depend on what it drew, and
+                what is left out for that biases the text.
             prompt_rows: the most rows of prompts while anything decodes; None for no such bound.
         """
         prompts = self._prompts()
@@ -144,9 +146,10 @@ class Scheduler:
         for generation in decoding:
             draft = drafts.get(generation.number, ())[:draft_rows]
             if self._make_room(generation, 1, draft, chosen):
-                chosen[generation] = (1, draft if self._holds(generation, 1, draft) else ())
-                draft_rows -= len(chosen[generation][1])
-                rows -= len(chosen[generation][1])
+                draft = draft[: _room(generation) - 1]
+                chosen[generation] = (1, draft)
+                draft_rows -= len(draft)
+                rows -= len(draft)
         if decoding and prompt_rows is not None:
             rows = min(rows, prompt_rows)
         for generation, count in zip(
@@ -179,9 +182,6 @@ class Scheduler:
         others = (pages_for(_claimed(g)) - len(g.table) for g in self._running)
         return own + sum(max(0, pages) for pages in others) <= self.pool.free
 
-    def _holds(self, generation: Generation, count: int, draft: tuple[int, ...]) -> bool:
-        return pages_for(generation.computed + count + len(draft)) <= len(generation.table)
-
     def _make_room(
         self,
         generation: Generation,
@@ -189,26 +189,24 @@ class Scheduler:
         draft: tuple[int, ...],
         chosen: dict[Generation, tuple[int, tuple[int, ...]]],
     ) -> bool:
-        """Hold the pages for a generation's rows, with its draft if that fits as it is.
+        """Hold the pages for a generation's rows, and for as much of its draft as then fits.
 
         Sets the latest arrivals back until the rows fit; returns False when that reached
         `generation` itself.
         """
-        if self._holds(generation, count, draft):  # most steps of most sequences
+        if count + len(draft) <= _room(generation):  # most steps of most sequences
             return True
         if generation not in self._running:
             return False
         end = generation.computed + count
-        if generation.table.can_grow(end + len(draft)):
-            generation.table.grow(end + len(draft))
-            return True
         while not generation.table.can_grow(end):
             last = self._running[-1]
             self._set_back(last)
             chosen.pop(last, None)
             if last is generation:
                 return False
-        generation.table.grow(end)
+        most = (len(generation.table) + self.pool.free) * PAGE
+        generation.table.grow(min(end + len(draft), most))
         return True
 
     def _set_back(self, generation: Generation) -> None:
@@ -219,6 +217,11 @@ class Scheduler:
         generation.computed = 0
         generation.meter.preemptions += 1
         self.preemptions += 1
+
+
+def _room(generation: Generation) -> int:
+    """Return how many rows have their positions in the pages that it holds."""
+    return len(generation.table) * PAGE - generation.computed
 
 
 def _claimed(generation: Generation) -> int:
