@@ -80,6 +80,7 @@ def test_costs_are_measured_with_it(models, capsys):
         ("low-bit:int9-g32", "2 to 8 bits"),
         ("low-bit:q4_k", "256"),
         ("nestd", "nested, exit:8, low-bit:q4_0"),
+        ("exit:1+ngram", "the first is ngram or suffix"),
     ],
 )
 def test_a_wrong_name_is_refused_in_a_sentence(models, capsys, draft, words):
@@ -104,4 +105,6 @@ def test_names_with_and_without_a_model():
     with pytest.raises(UsageError):
         chosen_draft("nested", 0)
     with pytest.raises(FewbitError):
-        chosen_draft("nested+no-such-model-anywhere/x.gguf", 4)
+        chosen_draft("suffix+no-such-model-anywhere/x.gguf", 4)
+    with pytest.raises(UsageError, match="the first is ngram or suffix"):
+        chosen_draft("nested+model.gguf", 4)

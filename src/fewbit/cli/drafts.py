@@ -8,7 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fewbit.engine.named_drafts import NESTED, SUFFIX, WITHOUT_MODEL, both, named_draft
+from fewbit.engine.named_drafts import (
+    FROM_TEXT,
+    NESTED,
+    SUFFIX,
+    WITHOUT_MODEL,
+    both,
+    named_draft,
+)
 from fewbit.errors import BadFileError, MissingError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +116,8 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
         text: a UTF-8 file that a suffix draft looks in too.
 
     Raises:
-        UsageError: it may draft nothing, or would not look at the text.
+        UsageError: it may draft nothing, would not look at the text, or its first part is none that
+            drafts from the text.
         MissingError, DownloadError: there is no such model.
     """
     from fewbit.cli.pull import locate
@@ -127,6 +135,11 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
                 f"--draft {SUFFIX}, or leave --draft-text out."
             )
         named = partial(_suffix, text)
+    if named is not None and rest and first not in FROM_TEXT:
+        raise UsageError(
+            f"--draft {name} asks {first} first, which would run for every token; of two drafts "
+            f"the first is {' or '.join(FROM_TEXT)}."
+        )
     second = named_draft(rest) if named is not None and rest else None
     if named is not None and second is not None:
         named, rest = both(named, second), ""

@@ -16,7 +16,9 @@ from fewbit.speculate.suffix import SuffixDraft
 
 NESTED = "nested"
 """Its target must be loaded with `RunSettings.nested`."""
-SUFFIX = "suffix"
+NGRAM, SUFFIX = "ngram", "suffix"
+FROM_TEXT = (NGRAM, SUFFIX)
+"""Those that cost next to nothing to ask, so that another may come after them."""
 
 OpenDraft: TypeAlias = Callable[[LoadedModel], Draft]
 """Makes a draft beside a loaded target."""
@@ -35,7 +37,7 @@ def _nested(target: LoadedModel) -> Draft:
     return nested_draft(target.runner, served.vocabulary, served.threads)
 
 
-NAMED: Mapping[str, OpenDraft] = {"ngram": _ngram, SUFFIX: _suffix, NESTED: _nested}
+NAMED: Mapping[str, OpenDraft] = {NGRAM: _ngram, SUFFIX: _suffix, NESTED: _nested}
 """The drafts that need no file of their own; whatever else is named is a model."""
 
 
@@ -84,5 +86,5 @@ def named_draft(name: str) -> OpenDraft | None:
 
 
 def both(first: OpenDraft, second: OpenDraft) -> OpenDraft:
-    """Return what makes one draft of two: the second where the first has nothing."""
+    """Return what makes one draft of two: the second where the first, from the text, has nothing."""
     return lambda target: CombinedDraft(first(target), second(target))
