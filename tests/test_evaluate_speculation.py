@@ -102,6 +102,24 @@ def test_the_command_prints_a_table_and_writes_the_record(model, tmp_path, capsy
     assert "before the draft was opened" in " ".join(text.getvalue().split())
 
 
+def test_outputs_without_a_seed_are_not_compared(model, tmp_path, capsys):
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "record.json"
+    prompts.write_text('{"prompt": "abcabcabc"}')
+    flags = ["--draft", "exit:1", "--draft-costs", "learned", "--tokens", "4", "--turns", "1"]
+    drawn = ["--concurrency", "1", "--prompts", str(prompts), "--temperature", "0.8"]
+    for seed, shown in (([], "no seed"), (["--seed", "7"], "temperature 0.8, seed 7")):
+        assert run(["bench", str(model), *flags, *drawn, *seed, "--json", str(out)]) == 0
+        assert shown in " ".join(capsys.readouterr().out.split())
+    report = from_json(SpeculationReport, out.read_bytes(), name="x")
+    assert report.runs[0].seed == 7
+    assert report.draft_kernels
+
+
+def test_how_a_draft_is_measured_is_refused_without_one(model, capsys):
+    assert run(["bench", str(model), "--turns", "2"]) == 2
+    assert "name one by --draft" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "match"),
     [

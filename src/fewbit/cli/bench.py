@@ -66,6 +66,11 @@ def bench(  # noqa: PLR0913
         rotate_keys=rotate_keys,
         keep_packed=keep_packed,
     )
+    if draft.draft == NONE and draft != DRAFT:
+        raise UsageError(
+            "--draft-tokens, --draft-costs, --prompts, --turns, --temperature and --seed say how a "
+            "draft is measured; name one by --draft, or leave them out."
+        )
     path = locate(model)
     if draft.draft != NONE:
         deliver(speculation_report(path, settings, draft), json, print_speculation)

@@ -111,6 +111,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
         loading=loaded.runner.loading,
         draft=speculation.draft.name,
         draft_model=opened.record,
+        draft_kernels=opened.kernels,
         longest=speculation.longest,
         tokens=settings.tokens,
         costs=runs[-1].speculation[-1].costs,

@@ -86,5 +86,8 @@ def named_draft(name: str) -> OpenDraft | None:
 
 
 def both(first: OpenDraft, second: OpenDraft) -> OpenDraft:
-    """Return what makes one draft of two: the second where the first, from the text, has nothing."""
+    """Return what makes one draft of two: the second where the first has nothing.
+
+    The first is one `FROM_TEXT`.
+    """
     return lambda target: CombinedDraft(first(target), second(target))

@@ -108,6 +108,7 @@ def _run(
         kind=kind,
         sequences=len(groups[0]),
         temperature=settings.temperature,
+        seed=settings.seed,
         turns=tuple(turns),
         speculation=tuple(records),
     )

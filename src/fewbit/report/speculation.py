@@ -53,7 +53,7 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("  ratio, median of turns", f"{run.gain:.2f} x"),
         ("  least and largest", f"{low_high[0]:.2f} to {low_high[1]:.2f}"),
         ("  expected while drafting", _forecast(records)),
-        ("  the same output", "yes" if all(turn.same_output for turn in run.turns) else "no"),
+        ("  the same output", _same(run)),
         ("gap, median, plain", _milliseconds(median(p.gap_median for p in plain))),
         ("gap, p99, plain", _milliseconds(max(p.gap_p99 for p in plain))),
         ("gap, p99, with the draft", _milliseconds(max(d.gap_p99 for d in drafted))),
@@ -68,6 +68,12 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("cost beyond plain decoding", _cost(records)),
         ("  allowed", _milliseconds(sum(record.allowed_seconds for record in records))),
     ]
+
+
+def _same(run: SpeculationRun) -> str:
+    if not run.repeats:
+        return "no seed"
+    return "yes" if all(turn.same_output for turn in run.turns) else "no"
 
 
 def _rate(served: Iterable[ServedPrompts]) -> float:
@@ -119,10 +125,11 @@ def _conditions(report: SpeculationReport) -> list[str]:
     runs = report.runs
     turns = sorted({len(run.turns) for run in runs})
     model = "" if report.draft_model is None else f" ({report.draft_model.model.name})"
+    seed = "" if runs[0].seed is None else f", seed {runs[0].seed}"
     return [
         *describe_loading(report.loading),
         f"Draft {report.draft}{model}, at most {report.longest} tokens at once; "
-        f"{report.tokens} tokens a request at most, temperature {runs[0].temperature}; "
+        f"{report.tokens} tokens a request at most, temperature {runs[0].temperature}{seed}; "
         f"{' or '.join(map(str, turns))} turns, plain and with the draft one after the other.",
         f"Peak memory {size(report.peak_memory_bytes)}, "
         f"{size(report.plain_memory_bytes)} before the draft was opened.",
