@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from models import Models
+from models import Models, rewrite
 from processes import Worker, WorkerError
 from table import Row, as_json, markdown, not_run, spread
 
@@ -150,7 +150,7 @@ def nested(run: Run) -> Iterator[Row]:
     if run.large is None:
         yield not_run(work, ">= 1.2 x", NO_LARGE)
         return
-    model = _as_int8(run)
+    model = _as_int8(run, run.large)
     with run.ours(model, draft="nested") as ours:
         ids = [ours.ask("prompt", text=text) for text in run.prompts("code")]
         turns = _turns(ours, "nested", [[i] for i in ids], run.tokens)
@@ -302,11 +302,11 @@ def _prepared(run: Run) -> Path:
     return path
 
 
-def _as_int8(run: Run) -> Path:
+def _as_int8(run: Run, large: Path) -> Path:
     """Return the 1.5B in Q8_0, made if it is not there yet."""
     path = run.folder / "qwen2.5-coder-1.5b-q8_0.gguf"
     if not path.exists():
-        _fewbit("quantize", str(run.large), "--recipe", "rtn-q8_0", "--out", str(path))
+        rewrite(large, path, "q8_0")
     return path
 
 
