@@ -38,6 +38,7 @@ def test_a_draft_before_a_model_names_both(model, capsys):
     ("options", "said"),
     [
         (("--draft", "ngram", "--draft-text", "x.txt"), "use --draft suffix"),
+        (("--draft-text", "x.txt"), "use --draft suffix"),
         (("--draft", "suffix", "--draft-text", "/nowhere/x.txt"), "cannot be read"),
         (("--draft", "suffix+/nowhere/model.gguf"), "/nowhere/model.gguf"),
     ],

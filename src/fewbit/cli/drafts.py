@@ -124,17 +124,15 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
 
     if longest < 1:
         raise UsageError(f"--draft-tokens is {longest}; it must be at least 1.")
+    first, _, rest = name.partition("+")
+    if text is not None and first != SUFFIX:
+        raise UsageError(
+            f"--draft-text is {text} and --draft {name}, which looks at no other text; use "
+            f"--draft {SUFFIX}, or leave --draft-text out."
+        )
     if name == NONE:
         return ChosenDraft(longest)
-    first, _, rest = name.partition("+")
-    named = named_draft(first)
-    if text is not None:
-        if first != SUFFIX:
-            raise UsageError(
-                f"--draft-text is {text} and --draft {name}, which looks at no other text; use "
-                f"--draft {SUFFIX}, or leave --draft-text out."
-            )
-        named = partial(_suffix, text)
+    named = named_draft(first) if text is None else partial(_suffix, text)
     if named is not None and rest and first not in FROM_TEXT:
         raise UsageError(
             f"--draft {name} asks {first} first, which would run for every token; of two drafts "
