@@ -1,7 +1,7 @@
-"""Kill a quantization over and over, in a process of its own: `kill_cases.py FOLDER KIND KILLS`.
+"""Kill jobs over and over, in a process of its own: `kill_cases.py FOLDER KIND:KILLS ...`.
 
-With 0 kills at random times, it is killed before steps that the file system sees: every ninth, and
-each of the last ones, where the artefact takes its place.
+With 0 kills at random times, a job is killed before steps that the file system sees: each of the
+last ones, where the artefact takes its place, and some of those before.
 
 Everything is imported once; each run is a fork, which is as good as a fresh process (no thread has
 been started yet) and begins at once. A run is killed after a seeded part of the time that a whole
@@ -65,7 +65,7 @@ def job(source: Path, kind: str, out: Path) -> None:
 def _asked(kind: str, out: Path) -> tuple[Recipe, Path, QuantizeSettings]:
     name, _, tuned = KINDS[kind]
     recipe, tuning = built_in(name), None
-    lengths = (40,) * 9
+    lengths = (40,) * 5
     if tuned is not None:
         recipe = replace(recipe, tune=tuned.value)
         tuning = TuneSettings(what=tuned, steps=12, batch=2, check=2, patience=9)
@@ -172,14 +172,14 @@ def kill_at_steps(source: Path, kind: str, out: Path, expected: list[str]) -> No
     """Kill at one step of the job after the other, and now and then go on to the end."""
     steps = int(out.with_name("steps").read_text())
     last = max(1, steps - 10)
-    for step in [*range(1, last, 9), *range(last, steps + 1)]:
+    for step in [*range(1, last, 15), *range(last, steps + 1)]:
         _, status = os.waitpid(start(source, kind, out, step), 0)
         assert os.WIFSIGNALED(status) or step > 1, step
         found = artefact(out)
         if found:  # then it is whole
             compare(kind, found, expected)
             clear(out)
-        if step == 46 or step > steps - 3:
+        if step in (46, steps - 1, steps):
             _, status = os.waitpid(start(source, kind, out), 0)
             assert status == 0, step
             compare(kind, artefact(out), expected)
@@ -210,4 +210,9 @@ def clear(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    for case in sys.argv[2:]:
+        named, _, times = case.partition(":")
+        place = Path(sys.argv[1]) / case.replace(":", "-")
+        place.mkdir()
+        print(f"{named}:", end=" ", flush=True)
+        main(place, named, int(times))
