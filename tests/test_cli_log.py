@@ -5,11 +5,18 @@ import json
 
 import msgspec
 import pytest
+from test_cli_generate import endless_engine
 from tiny_models import CONFIGS, random_weights, write_huggingface
 from tiny_text import write_text_files
 
 from fewbit.cli.app import run
+from fewbit.cli.log import logged
+from fewbit.cli.streaming import stream
+from fewbit.engine.request import Request
+from fewbit.errors import NumericalError
+from fewbit.records.generation import FinishReason
 from fewbit.records.log import LogLine
+from fewbit.sampling import SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +55,18 @@ def test_every_answer_of_a_conversation_is_a_line(model, tmp_path, monkeypatch):
     assert first.generation.prompt_tokens < second.generation.prompt_tokens
     assert last.engine.requests == 2
     assert last.engine.speculation is None
+
+
+def test_a_request_that_failed_is_a_line_too(tmp_path):
+    log = tmp_path / "log.jsonl"
+    engine = endless_engine()
+    engine._served.executor.poisoned = 8
+    with pytest.raises(NumericalError), logged(log, tmp_path, engine) as note:
+        stream(engine, Request((1, 2), SamplingParams(seed=1)), lambda _: None, note)
+    request, last = lines(log)
+    assert request.generation.finish is FinishReason.ERROR
+    assert request.generation.generated_tokens > 0
+    assert last.engine.requests == 1
 
 
 def test_lines_are_plain_json(model, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -12,9 +13,8 @@ from fewbit.cli.options import CHAT_SAMPLING, RUN, ChatSamplingOptions, RunOptio
 if TYPE_CHECKING:
     from fewbit.cli.streaming import Streamed
     from fewbit.engine.engine import Engine
-    from fewbit.engine.loaded import LoadedModel
-    from fewbit.engine.stop import StopCondition
-    from fewbit.sampling import SamplingParams
+    from fewbit.engine.request import Request
+    from fewbit.records.generation import GenerationRecord
 
 EXIT = "/exit"
 
@@ -42,6 +42,7 @@ def chat(
     from fewbit.cli.pull import locate
     from fewbit.engine.engine import Engine
     from fewbit.engine.loaded import load_model
+    from fewbit.engine.request import Request
     from fewbit.records.kernels import kernel_fallbacks
     from fewbit.report.loading import describe_loading
 
@@ -64,8 +65,8 @@ def chat(
     with logged(run.log, loaded.runner.source.path, engine) as log:
         while (line := _ask()) is not None:
             messages.append({"role": "user", "content": line})
-            answer = _answer(engine, loaded, messages, params, run.stop_condition(loaded.ends))
-            log(answer.record)
+            request = Request(loaded.chat_prompt(messages), params, run.stop_condition(loaded.ends))
+            answer = _answer(engine, request, log)
             messages.append({"role": "assistant", "content": answer.text})
     return 0
 
@@ -82,19 +83,13 @@ def _ask() -> str | None:
 
 
 def _answer(
-    engine: Engine,
-    loaded: LoadedModel,
-    messages: list[dict[str, str]],
-    params: SamplingParams,
-    stop: StopCondition,
+    engine: Engine, request: Request, ended: Callable[[GenerationRecord], None]
 ) -> Streamed:
     """Answer the conversation; an answer that Ctrl-C cut short counts as far as it came."""
     from fewbit.cli.streaming import stream, write_out
-    from fewbit.engine.request import Request
     from fewbit.report.generation import describe_generation
 
-    request = Request(loaded.chat_prompt(messages), params, stop)
-    streamed = stream(engine, request, write_out)
+    streamed = stream(engine, request, write_out, ended)
     write_out("\n")
     for line in describe_generation(streamed.record):
         print(line, file=sys.stderr)

@@ -73,8 +73,7 @@ def generate(
     engine = Engine(loaded.served, draft.speculation)
     shown = json != STDOUT
     with logged(run.log, loaded.runner.source.path, engine) as log:
-        streamed = stream(engine, request, write_out if shown else lambda _: None)
-        log(streamed.record)
+        streamed = stream(engine, request, write_out if shown else lambda _: None, log)
     if shown and not streamed.text.endswith("\n"):
         write_out("\n")
     for line in describe_generation(streamed.record):

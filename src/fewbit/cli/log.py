@@ -29,7 +29,7 @@ LogOption: TypeAlias = Annotated[
 def logged(
     path: Path | None, model: Path, engine: Engine
 ) -> Iterator[Callable[[GenerationRecord], None]]:
-    """Yield what a request's record is given to; the engine's own is added at the end.
+    """Yield what a request's record is given to; the engine's own is added at the end, always.
 
     Lines are added to a file that is there, each whole and at once. Nothing is done without a path.
 
@@ -56,8 +56,10 @@ def logged(
     def note(record: GenerationRecord) -> None:
         add(LogLine(time=_now(), model=str(model), generation=record))
 
-    yield note
-    add(LogLine(time=_now(), model=str(model), engine=engine.record))
+    try:
+        yield note
+    finally:
+        add(LogLine(time=_now(), model=str(model), engine=engine.record))
 
 
 def _now() -> str:

@@ -27,8 +27,15 @@ class Streamed:
     record: GenerationRecord
 
 
-def stream(engine: Engine, request: Request, write: Callable[[str], object]) -> Streamed:
+def stream(
+    engine: Engine,
+    request: Request,
+    write: Callable[[str], object],
+    ended: Callable[[GenerationRecord], object] = lambda _: None,
+) -> Streamed:
     """Serve one request and write its text as it comes; Ctrl-C cancels it and keeps the text.
+
+    `ended` is given the record, also of a request that failed.
 
     Raises:
         FewbitError: the request failed; what came before was written.
@@ -40,6 +47,8 @@ def stream(engine: Engine, request: Request, write: Callable[[str], object]) -> 
             write(output.text)
             texts.append(output.text)
             tokens += output.tokens
+            if output.record is not None:
+                ended(output.record)
             if output.fault is not None:
                 raise output.fault
             if output.record is not None:
