@@ -95,7 +95,7 @@ def test_longer_drafts_that_do_not_pay_are_shortened_and_the_record_says_why():
         assert records[0].draft.changes[-1].length <= 3
     assert max(found) < 1.05 * min(found)
     reason = records[0].draft.changes[-1].reason
-    assert "drafted tokens are accepted at" in reason
+    assert "drafted tokens are expected to be accepted at" in reason
     assert "of a plain one, so" in reason
 
 

@@ -134,7 +134,7 @@ def describe_choice(rates: Sequence[float], length: int, choice: Choice, prices:
         prices: that it was chosen at.
     """
     shown = " ".join(f"{rate:.0%}" for rate in rates[: max(length, 2)])
-    seen = f"drafted tokens are accepted at {shown}"
+    seen = f"drafted tokens are expected to be accepted at {shown}"
     if length == 0:
         return f"{seen}, so no draft pays"
     drafting = prices.drafting(choice.lengths)
