@@ -210,6 +210,8 @@ def test_a_draft_that_cannot_be_is_refused_at_load(folder):
         fewbit.load(folder, draft="nested")
     with pytest.raises(UsageError, match="names no number of layers"):
         fewbit.load(folder, draft="exit:half")
+    with pytest.raises(UsageError, match="draft is of type NoneType"):
+        fewbit.load(folder, draft=None)
 
 
 def test_a_model_drafts_and_changes_nothing_but_the_record(folder):
