@@ -271,9 +271,7 @@ def load(
             f"settings is of type {type(settings).__name__}; give a fewbit.RunSettings."
         )
     if not isinstance(draft, str | Path):
-        raise UsageError(
-            f"draft is of type {type(draft).__name__}; give a name or a path."
-        )
+        raise UsageError(f"draft is of type {type(draft).__name__}; give a name or a path.")
     named = named_draft(draft) if isinstance(draft, str) else None
     path = None if named or draft == _NO_DRAFT else _draft_path(draft, progress)
     settings = replace(settings, nested=settings.nested or draft == NESTED)
