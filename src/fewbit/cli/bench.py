@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -11,6 +12,10 @@ from fewbit.cli.bench_draft import DRAFT, DraftOptions, speculation_report
 from fewbit.cli.cache import KvOption, RotateOption, cache_type
 from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
+
+if TYPE_CHECKING:
+    from fewbit.evaluate.speed import SpeedSettings
+    from fewbit.records.speed import SpeedReport
 
 
 def bench(  # noqa: PLR0913
@@ -48,11 +53,9 @@ def bench(  # noqa: PLR0913
         draft: What drafts, and on which prompts it is measured.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
-    from fewbit.cli.drafts import NONE
     from fewbit.cli.output import deliver
-    from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
-    from fewbit.evaluate.speed import SpeedSettings, measure_speed
+    from fewbit.evaluate.speed import SpeedSettings
     from fewbit.report.speculation import print_speculation
     from fewbit.report.speed import print_speed
 
@@ -66,20 +69,20 @@ def bench(  # noqa: PLR0913
         rotate_keys=rotate_keys,
         keep_packed=keep_packed,
     )
-    if draft.draft == NONE and draft != DRAFT:
-        raise UsageError(
-            "--draft-tokens, --draft-costs, --prompts, --turns, --temperature and --seed say how a "
-            "draft is measured; name one by --draft, or leave them out."
-        )
-    path = locate(model)
-    if draft.draft != NONE:
-        deliver(speculation_report(path, settings, draft), json, print_speculation)
-        return 0
+    if draft.named:
+        deliver(speculation_report(locate(model), settings, draft), json, print_speculation)
+    else:
+        deliver(_measured(locate(model), settings), json, print_speed)
+    return 0
+
+
+def _measured(path: Path, settings: SpeedSettings) -> SpeedReport:
+    from fewbit.cli.progress import progress_bar
+    from fewbit.evaluate.speed import measure_speed
+
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=None)
-        report = measure_speed(path, settings, lambda what: bar.update(task, description=what))
-    deliver(report, json, print_speed)
-    return 0
+        return measure_speed(path, settings, lambda what: bar.update(task, description=what))
 
 
 def _counts(text: str) -> tuple[int, ...]:

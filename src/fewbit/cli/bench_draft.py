@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.costs import DraftCostsOption
+from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.evaluate.speculation import SpeculationSettings
@@ -46,6 +47,18 @@ class DraftOptions:
     seed: Annotated[
         int | None, Parameter(help="Of what is drawn; without one drafts may be rejected.")
     ] = None
+
+    @property
+    def named(self) -> bool:
+        """Whether there is a draft; raises UsageError where only its options are given."""
+        from fewbit.cli.drafts import NONE
+
+        if self.draft == NONE and self != DRAFT:
+            raise UsageError(
+                "--draft-tokens, --draft-costs, --prompts, --turns, --temperature and --seed say "
+                "how a draft is measured; name one by --draft, or leave them out."
+            )
+        return self.draft != NONE
 
     def settings(self, tokens: int, concurrency: tuple[int, ...]) -> SpeculationSettings:
         """Return what is measured; raises UsageError or BadFileError."""
