@@ -14,10 +14,12 @@ from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
+    from fewbit.certify.cases import CertifySettings
     from fewbit.certify.certificate import OpenDraft
     from fewbit.cli.drafts import ChosenDraft
     from fewbit.engine.loaded import LoadedModel
     from fewbit.model.runner import RunSettings
+    from fewbit.records.certificate import Certificate
     from fewbit.speculate.drafts import Draft
 
 CONTEXT = 512
@@ -67,17 +69,13 @@ def certify(  # noqa: PLR0913
     """
     from fewbit.atomic import write_bytes
     from fewbit.certify.cases import CertifySettings
-    from fewbit.certify.certificate import certify as certified
     from fewbit.cli.drafts import NESTED, chosen_draft
     from fewbit.cli.output import deliver
-    from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.engine.loaded import load_model
-    from fewbit.evaluate.conditions import conditions
     from fewbit.model.runner import RunSettings
     from fewbit.report.certificate import print_certificate
     from fewbit.report.html import certificate_page
-    from fewbit.runtime.native import available_cores
 
     lengths, together = _counts("draft-tokens", draft_tokens), _counts("concurrency", concurrency)
     settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
@@ -94,20 +92,30 @@ def certify(  # noqa: PLR0913
     )
     target = load_model(locate(model), run)
     kind = chosen_draft(_shallow(draft), max(settings.lengths), draft_text)
-    drafting = _opened(chosen, kind, target, run)
-    ran = conditions(
-        target.runner.kernels,
-        threads or available_cores(),
-        "native",
-        kv=kv,
-        rotated_keys=rotate_keys,
-    )
-    with watched() as watch:
-        found = certified(target, drafting, settings, ran, watch)
+    found = _certified(target, _opened(chosen, kind, target, run), settings, run)
     if html is not None:
         write_bytes(html, certificate_page(found).encode())
     deliver(found, json, print_certificate)
     return found.standing.exit_code
+
+
+def _certified(
+    target: LoadedModel, drafting: OpenDraft, settings: CertifySettings, run: RunSettings
+) -> Certificate:
+    from fewbit.certify.certificate import certify as certified
+    from fewbit.cli.progress import watched
+    from fewbit.evaluate.conditions import conditions
+    from fewbit.runtime.native import available_cores
+
+    ran = conditions(
+        target.runner.kernels,
+        run.threads or available_cores(),
+        "native",
+        kv=run.cache_type.value,
+        rotated_keys=run.rotate_keys,
+    )
+    with watched() as watch:
+        return certified(target, drafting, settings, ran, watch)
 
 
 def _opened(
