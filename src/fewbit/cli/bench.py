@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.bench_draft import DRAFT, DraftOptions, speculation_report
-from fewbit.cli.cache import KvOption, RotateOption, cache_type
 from fewbit.cli.output import JsonOption
+from fewbit.cli.running import RUNNING, RunningOptions
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +24,7 @@ def bench(  # noqa: PLR0913
     prompt: int = 512,
     tokens: int = 128,
     concurrency: str = "1,4,16",
-    activations: ActivationsOption = None,
-    kv: KvOption = "f16",
-    rotate_keys: RotateOption = False,
-    threads: int | None = None,
-    keep_packed: Annotated[bool, Parameter(negative="")] = False,
+    running: RunningOptions = RUNNING,
     draft: DraftOptions = DRAFT,
     json: JsonOption = None,
 ) -> int:
@@ -44,31 +39,16 @@ def bench(  # noqa: PLR0913
         prompt: Tokens of each request's prompt; with a draft prompts are texts.
         tokens: Tokens that each request generates.
         concurrency: How many requests at once; several numbers, separated by commas.
-        activations: How layers with integer weights round their inputs: int8, int8-token,
-            int8-static or bf16; by default as the model says.
-        kv: How keys and values are stored.
-        rotate_keys: Rotate keys before they are stored.
-        threads: Of the native executor; every core by default.
-        keep_packed: Keep the weights as they are run in a file beside the model.
+        running: How the model runs.
         draft: What drafts, and on which prompts it is measured.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
-    from fewbit.evaluate.speed import SpeedSettings
     from fewbit.report.speculation import print_speculation
     from fewbit.report.speed import print_speed
 
-    settings = SpeedSettings(
-        prompt=prompt,
-        tokens=tokens,
-        concurrency=_counts(concurrency),
-        threads=threads,
-        activations=rounding(activations),
-        cache_type=cache_type(kv),
-        rotate_keys=rotate_keys,
-        keep_packed=keep_packed,
-    )
+    settings = running.speed(prompt, tokens, _counts(concurrency))
     if draft.named:
         deliver(speculation_report(locate(model), settings, draft), json, print_speculation)
     else:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fewbit.cli.activations import ActivationsOption, rounding
-from fewbit.cli.cache import KvOption, RotateOption, cache_type
 from fewbit.cli.output import HtmlOption, JsonOption
+from fewbit.cli.running import RUNNING, RunningOptions
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,11 +35,7 @@ def certify(  # noqa: PLR0913
     concurrency: str = "1,4,16",
     tokens: int = 24,
     long: Annotated[bool, Parameter(negative="")] = False,
-    activations: ActivationsOption = None,
-    kv: KvOption = "f16",
-    rotate_keys: RotateOption = False,
-    threads: int | None = None,
-    keep_packed: Annotated[bool, Parameter(negative="")] = False,
+    running: RunningOptions = RUNNING,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -58,38 +53,23 @@ def certify(  # noqa: PLR0913
         concurrency: How many requests at once; several numbers, separated by commas.
         tokens: Tokens that each compared request generates.
         long: Also sample from the model itself, with 80% power for a bias of 0.01; minutes.
-        activations: How layers with integer weights round their inputs: int8, int8-token,
-            int8-static or bf16; by default as the model says.
-        kv: How keys and values are stored.
-        rotate_keys: Rotate keys before they are stored.
-        threads: Of the native executor; every core by default.
-        keep_packed: Keep the weights as they are run in a file beside the model.
+        running: How the model runs.
         html: Write the certificate as a page that opens offline to this file.
         json: Write the certificate to this file; - prints it on stdout instead of the tables.
     """
     from fewbit.atomic import write_bytes
     from fewbit.certify.cases import CertifySettings
-    from fewbit.cli.drafts import NESTED, chosen_draft
+    from fewbit.cli.drafts import chosen_draft
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
     from fewbit.engine.loaded import load_model
-    from fewbit.model.runner import RunSettings
     from fewbit.report.certificate import print_certificate
     from fewbit.report.html import certificate_page
 
     lengths, together = _counts("draft-tokens", draft_tokens), _counts("concurrency", concurrency)
     settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
     chosen = chosen_draft(draft, max(settings.lengths), draft_text)
-    run = RunSettings(
-        threads=threads,
-        context=CONTEXT,
-        sequences=max(settings.together) + 1,
-        activations=rounding(activations),
-        cache_type=cache_type(kv),
-        rotate_keys=rotate_keys,
-        keep_packed=keep_packed,
-        nested=NESTED in draft.split("+"),
-    )
+    run = running.beside(draft, max(settings.together) + 1, CONTEXT)
     target = load_model(locate(model), run)
     kind = chosen_draft(_shallow(draft), max(settings.lengths), draft_text)
     found = _certified(target, _opened(chosen, kind, target, run), settings, run)
