@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fewbit.quantization.target import Target
     from fewbit.records.manifest import Manifest
     from fewbit.records.recipe import Recipe
+
+
+_Options: TypeAlias = tuple[TargetOptions, CalibrationOptions, TuneOptions]
 
 
 def quantize(  # noqa: PLR0913
@@ -71,30 +74,31 @@ def quantize(  # noqa: PLR0913
         json: Write the manifest to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.cli.again import again
-    from fewbit.cli.allocation import base_recipe
-    from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.cli.stopping import stoppable
     from fewbit.model.weights import open_model
-    from fewbit.report.quantization import print_manifest
 
-    given = (size, calibration, tuning) != (TARGET, CALIBRATION, TUNING)
-    anew = again(from_manifest, recipe, options=given)
-    if anew is not None:
-        found, calibration, tuning = anew.manifest.recipe, anew.calibration, anew.tuning
-    else:
-        found = tuning.of(base_recipe(recipe or "", size.target()))
     options = size, calibration, tuning
+    anew = again(from_manifest, recipe, options=options != (TARGET, CALIBRATION, TUNING))
+    found, options = _wanted(recipe, options, anew)
     with open_model(locate(source)) as opened, watched() as progress, stoppable() as stop:
         asking = _Asking(opened, found, out, options, threads, target, strict, anew)
         if plan:
             return _show_plan(asking, json)
         manifest = _made(asking, resume, stop, progress)
-    deliver(manifest, json, print_manifest)
-    if json != STDOUT:
-        print(out)
+    _show_made(manifest, out, json)
     return 0 if anew is None else anew.compare(manifest)
+
+
+def _wanted(recipe: str | None, options: _Options, anew: Again | None) -> tuple[Recipe, _Options]:
+    """Return recipe and options: as given, or those of an artefact that is made again."""
+    from fewbit.cli.allocation import base_recipe
+
+    size, _, tuning = options
+    if anew is not None:
+        return anew.manifest.recipe, (size, anew.calibration, anew.tuning)
+    return tuning.of(base_recipe(recipe or "", size.target())), options
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class _Asking:
     source: ModelSource
     recipe: Recipe
     out: Path | None
-    options: tuple[TargetOptions, CalibrationOptions, TuneOptions]
+    options: _Options
     threads: int | None
     runtime: Runtime | None
     strict: bool
@@ -146,6 +150,15 @@ def _show_plan(asking: _Asking, json: Path | None) -> int:
     planned = asking.planned(asking.recipe, asking.out or Path("model"))
     deliver(plan_report(planned, asking.workload, asking.out, asking.runtime), json, print_plan)
     return 0
+
+
+def _show_made(manifest: Manifest, out: Path | None, json: Path | None) -> None:
+    from fewbit.cli.output import STDOUT, deliver
+    from fewbit.report.quantization import print_manifest
+
+    deliver(manifest, json, print_manifest)
+    if json != STDOUT:
+        print(out)
 
 
 def _made(asking: _Asking, resume: str, stop: Stop, progress: Progress) -> Manifest:
