@@ -13,7 +13,7 @@ from fewbit.calibrate.samples import (
     writing_executor,
 )
 from fewbit.errors import NumericalError
-from fewbit.model.runner import Piece, step_of
+from fewbit.model.pieces import Piece, step_of
 from fewbit.model.weights import open_model
 from fewbit.sampling import SamplingParams, distribution
 

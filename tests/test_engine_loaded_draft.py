@@ -18,7 +18,8 @@ from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import UnsupportedError
 from fewbit.model.cut_head import cut_head
-from fewbit.model.runner import Piece, RunSettings, step_of
+from fewbit.model.pieces import Piece, step_of
+from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 from fewbit.records.base import from_json
 from fewbit.records.generation import GenerationReport

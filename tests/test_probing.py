@@ -7,7 +7,8 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from fewbit.evaluate.divergence import compare
 from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.model.binding import bind
-from fewbit.model.runner import Piece, RunSettings, runner_of, step_of
+from fewbit.model.pieces import Piece, step_of
+from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantization.probing import ProbeModel, divergence
 from fewbit.runtime.chooser import choose

@@ -15,7 +15,8 @@ from fewbit.engine.loaded import load_model
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
 from fewbit.evaluate.work import weight_bytes
-from fewbit.model.runner import Piece, RunSettings, step_of
+from fewbit.model.pieces import Piece, step_of
+from fewbit.model.runner import RunSettings
 from fewbit.program import CacheType
 from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.machine import ReadProbe, size_beyond_caches

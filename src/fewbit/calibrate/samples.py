@@ -23,7 +23,7 @@ from fewbit.formats.registry import FLOATS, decode, encode, parse_format
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.decoder import build_program
-from fewbit.model.runner import Piece, step_of
+from fewbit.model.pieces import Piece, step_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.runtime.chooser import choose

@@ -16,7 +16,7 @@ from fewbit.certify.forced import Disturbed, forced, said
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
-from fewbit.model.runner import Piece, step_of
+from fewbit.model.pieces import Piece, step_of
 from fewbit.records.certificate import CacheCase
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.native import NativeExecutor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -19,6 +19,7 @@ from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.memory import plan_memory, require_room
 from fewbit.model.packed import find_kept, keep
+from fewbit.model.pieces import Piece, step_of
 from fewbit.model.weights import ModelSource, open_model
 from fewbit.program import CacheType, Program, Slot
 from fewbit.records.kernels import Activations, KernelPlan, KernelRecord, kernel_fallbacks
@@ -28,7 +29,7 @@ from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.native import NativeExecutor, Pool, available_cores
 from fewbit.runtime.pack import Layout
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
-from fewbit.runtime.step import PAGE, Span, StepInput
+from fewbit.runtime.step import PAGE
 
 DEFAULT_CONTEXT = 8192
 """Positions of a sequence where the caller names none and the model has more."""
@@ -39,36 +40,6 @@ _Kind = TypeVar("_Kind", bound=Enum)
 
 _PROMPT_ROWS = 512
 """Rows of a prompt run in one step; with law 1 the size changes speed and memory only."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive rows of one sequence in a step.
-
-    tokens int32 [rows], from `position` on; `pages` int32, the sequence's pages from its start;
-    `wanted` int32, the indices into `tokens` whose logits come back.
-    """
-
-    tokens: NDArray[np.int32]
-    position: int
-    pages: NDArray[np.int32]
-    wanted: NDArray[np.int32]
-
-
-def step_of(pieces: Sequence[Piece]) -> StepInput:
-    """Return the step that runs several sequences' pieces together, in order."""
-    counts = [len(piece.tokens) for piece in pieces]
-    starts = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(int).tolist()
-    spans = tuple(
-        Span(start, count, piece.position, piece.pages)
-        for start, count, piece in zip(starts, counts, pieces, strict=True)
-    )
-    wanted = [piece.wanted + start for start, piece in zip(starts, pieces, strict=True)]
-    return StepInput(
-        np.concatenate([piece.tokens for piece in pieces]).astype(np.int32),
-        spans,
-        np.concatenate(wanted).astype(np.int32),
-    )
 
 
 class Runner:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.errors import NumericalError
 from fewbit.model.decoder import build_program
-from fewbit.model.runner import Piece, step_of
+from fewbit.model.pieces import Piece, step_of
 from fewbit.program import Attention, Program, Slot
 from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.planned import QuantizationPlan
