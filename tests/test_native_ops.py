@@ -36,6 +36,7 @@ from fewbit.runtime import reference
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.native import NativeExecutor
+from fewbit.runtime.reference_attention import attention
 
 U = 2.0**-24
 LENGTH = 300
@@ -151,7 +152,7 @@ def _(op: Attention, at: Inputs) -> None:
     q, k, v = (at.buffers[name] for name in (op.q, op.k, op.v))
     cache = at.binding.program.cache_type
     q, k, v = rounded_queries(q, cache), rounded_rows(k, cache), rounded_rows(v, cache)
-    want = reference.attention(q, k, v, 0, op)
+    want = attention(q, k, v, 0, op)
     share = op.heads // op.kv_heads
     keys = np.abs(k.reshape(LENGTH, op.kv_heads, op.head_dim)).max((0, 2)).repeat(share)
     values = np.abs(v.reshape(LENGTH, op.kv_heads, op.head_dim)).max((0, 2)).repeat(share)

@@ -16,6 +16,7 @@ from fewbit.program import Activation, Attention, CacheType
 from fewbit.runtime import reference
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
+from fewbit.runtime.reference_attention import attention
 from fewbit.runtime.step import Span, StepInput
 
 U = 2.0**-24
@@ -55,14 +56,14 @@ def attention_by_loops(q, k, v, first, op):
 def test_attention(changes):
     op = attention_op(6, 2, 8, **changes)
     q, k, v = floats(4, 48), floats(9, 16, seed=1), floats(9, 16, seed=2)
-    found = reference.attention(q, k, v, 5, op)
+    found = attention(q, k, v, 5, op)
     np.testing.assert_allclose(found, attention_by_loops(q, k, v, 5, op), rtol=4 * U, atol=4 * U)
 
 
 def test_a_window_of_one_gives_the_own_value():
     op = attention_op(2, 2, 4, window=1)
     k, v = floats(3, 8), floats(3, 8, seed=1)
-    np.testing.assert_array_equal(reference.attention(floats(3, 8), k, v, 0, op), v)
+    np.testing.assert_array_equal(attention(floats(3, 8), k, v, 0, op), v)
 
 
 def test_rms_norm_of_rows_and_of_heads():
