@@ -65,7 +65,7 @@ def job(source: Path, kind: str, out: Path) -> None:
 def _asked(kind: str, out: Path) -> tuple[Recipe, Path, QuantizeSettings]:
     name, _, tuned = KINDS[kind]
     recipe, tuning = built_in(name), None
-    lengths = (40,) * 5
+    lengths = (40,) * (5 if tuned is None else 8)
     if tuned is not None:
         recipe = replace(recipe, tune=tuned.value)
         tuning = TuneSettings(what=tuned, steps=12, batch=2, check=2, patience=9)
