@@ -6,11 +6,15 @@ import json
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+from table import Row
+
+_Subject = TypeVar("_Subject")
 
 WORKERS = Path(__file__).parent / "workers"
 
@@ -21,6 +25,16 @@ quiet machine."""
 
 class WorkerError(Exception):
     """A worker could not be started, or ended while it was asked."""
+
+
+def rows_of(
+    name: str, part: Callable[[_Subject], Iterator[Row]], subject: _Subject
+) -> Iterator[Row]:
+    """Yield the rows of a part; one that fails is a row that says so, and the others go on."""
+    try:
+        yield from part(subject)
+    except WorkerError as error:
+        yield Row(name, figure=f"failed: {error}".replace("\n", " ").replace("|", "/"))
 
 
 class Worker:

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from models import Models, rewrite
-from processes import Worker, WorkerError
+from processes import Worker, WorkerError, rows_of
 from table import Row, as_json, markdown, not_run, spread
 
 from fewbit.evaluate.conditions import processor
@@ -332,7 +332,7 @@ def main() -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     begun, rows = time.perf_counter(), []
     for name in chosen.parts or PARTS:
-        for row in _part(name, run):
+        for row in rows_of(name, PARTS[name], run):
             print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr, flush=True)
             rows.append(row)
     seconds = time.perf_counter() - begun
@@ -343,14 +343,6 @@ def main() -> None:
         record = {"conditions": conditions, "rows": as_json(rows)}
         chosen.json.write_text(json.dumps(record, indent=2) + "\n")
     sys.exit(any(row.figure.startswith("failed") for row in rows))
-
-
-def _part(name: str, run: Run) -> Iterator[Row]:
-    """Yield the rows of a part; one that fails is a row that says so, and the others go on."""
-    try:
-        yield from PARTS[name](run)
-    except WorkerError as error:
-        yield Row(name, figure=f"failed: {error}".replace("\n", " ").replace("|", "/"))
 
 
 def _arguments() -> argparse.Namespace:

@@ -24,7 +24,7 @@ import speed
 import starting
 from bench import QUICK, Bench, Sizes
 from models import Models
-from processes import WorkerError
+from processes import rows_of
 from table import Row, as_json, markdown
 
 from fewbit.evaluate.conditions import processor
@@ -76,15 +76,7 @@ def main() -> None:
 
 def _rows(parts: Iterable[str], bench: Bench) -> Iterator[Row]:
     for name in parts:
-        yield from _part(name, bench)
-
-
-def _part(name: str, bench: Bench) -> Iterator[Row]:
-    """Yield the rows of a part; one that fails is a row that says so, and the others go on."""
-    try:
-        yield from PARTS[name](bench)
-    except WorkerError as error:
-        yield Row(name, figure=f"failed: {error}".replace("\n", " ").replace("|", "/"))
+        yield from rows_of(name, PARTS[name], bench)
 
 
 def _arguments() -> argparse.Namespace:
