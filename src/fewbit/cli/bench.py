@@ -9,8 +9,7 @@ from cyclopts import Parameter
 
 from fewbit.cli.bench_draft import DRAFT, DraftOptions, speculation_report
 from fewbit.cli.output import JsonOption
-from fewbit.cli.running import RUNNING, RunningOptions
-from fewbit.errors import UsageError
+from fewbit.cli.running import RUNNING, RunningOptions, counts
 
 if TYPE_CHECKING:
     from fewbit.evaluate.speed import SpeedSettings
@@ -48,7 +47,7 @@ def bench(  # noqa: PLR0913
     from fewbit.report.speculation import print_speculation
     from fewbit.report.speed import print_speed
 
-    settings = running.speed(prompt, tokens, _counts(concurrency))
+    settings = running.speed(prompt, tokens, counts("concurrency", concurrency, "1,4,16"))
     if draft.named:
         deliver(speculation_report(locate(model), settings, draft), json, print_speculation)
     else:
@@ -63,12 +62,3 @@ def _measured(path: Path, settings: SpeedSettings) -> SpeedReport:
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=None)
         return measure_speed(path, settings, lambda what: bar.update(task, description=what))
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--concurrency is {text!r}; write numbers with commas, such as 1,4,16."
-        ) from None

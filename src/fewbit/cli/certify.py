@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.output import HtmlOption, JsonOption
-from fewbit.cli.running import RUNNING, RunningOptions
+from fewbit.cli.running import RUNNING, RunningOptions, counts
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def certify(  # noqa: PLR0913
     from fewbit.report.certificate import print_certificate
     from fewbit.report.html import certificate_page
 
-    lengths, together = _counts("draft-tokens", draft_tokens), _counts("concurrency", concurrency)
+    lengths = counts("draft-tokens", draft_tokens, "1,4,8")
+    together = counts("concurrency", concurrency, "1,4,8")
     settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
     chosen = chosen_draft(draft, max(settings.lengths), draft_text)
     run = running.beside(draft, max(settings.together) + 1, CONTEXT)
@@ -133,12 +134,3 @@ def _shallow(draft: str) -> str:
     """Return the name of a draft of the same kind for a model of two layers."""
     kinds = draft.split("+")
     return "+".join("exit:1" if kind.startswith("exit:") else kind for kind in kinds)
-
-
-def _counts(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--{name} is {text!r}; write numbers with commas, such as 1,4,8."
-        ) from None

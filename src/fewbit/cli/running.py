@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.cache import KvOption, RotateOption, cache_type
+from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
     from fewbit.evaluate.speed import SpeedSettings
@@ -72,3 +73,13 @@ class RunningOptions:
 
 
 RUNNING = RunningOptions()
+
+
+def counts(option: str, text: str, example: str) -> tuple[int, ...]:
+    """Return the numbers that an option was given with commas; raises UsageError."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--{option} is {text!r}; write numbers with commas, such as {example}."
+        ) from None
