@@ -14,13 +14,13 @@ from fewbit.records.evaluation import (
     HistogramBin,
     Identity,
     IdentityCheck,
-    Interval,
     Outcome,
     Perplexity,
     TensorError,
     TextFacts,
     Untried,
 )
+from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import FormatShare, ModelFacts
 

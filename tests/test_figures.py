@@ -1,7 +1,7 @@
 """Figures in words."""
 
-from fewbit.records.evaluation import Interval
 from fewbit.records.figures import describe, number, size
+from fewbit.records.interval import Interval
 
 
 def test_digits_grow_until_the_side_of_the_margin_shows():

@@ -3,8 +3,9 @@
 import pytest
 
 from fewbit.evaluate.gate import judge, judge_figure, judge_kernels
-from fewbit.records.evaluation import Gate, Interval, Outcome, TextFacts
+from fewbit.records.evaluation import Gate, Outcome, TextFacts
 from fewbit.records.figures import describe
+from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 
 A, R, I = Outcome.ACCEPT, Outcome.REJECT, Outcome.INCONCLUSIVE  # noqa: E741

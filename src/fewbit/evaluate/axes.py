@@ -20,9 +20,9 @@ from fewbit.records.evaluation import (
     Divergence,
     DocumentScore,
     HistogramBin,
-    Interval,
     Perplexity,
 )
+from fewbit.records.interval import Interval
 
 _EDGES = (0.0, *(10.0 ** (half / 2) for half in range(-12, 3)))
 """Half decades from 1e-6 to 10 nats, with all that is smaller in the first bin."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fewbit.records.evaluation import Axis, Gate, Interval, Outcome, TextFacts, Verdict
+from fewbit.records.evaluation import Axis, Gate, Outcome, TextFacts, Verdict
 from fewbit.records.figures import describe
+from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 
 FLOAT_FORMATS = frozenset({"f32", "f16", "bf16"})

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.keyed_random import Purpose
-from fewbit.records.evaluation import Interval
+from fewbit.records.interval import Interval
 
 MINIMUM_DOCUMENTS = 4
 """Of fewer documents no interval is given."""

@@ -1,4 +1,4 @@
-"""Shapes of evidence that several axes bring and a report draws alike: curves, distributions, texts.
+"""Evidence that several axes bring and a report draws alike: curves, distributions, examples.
 
 An axis keeps them in its details; whoever draws needs no more than these to know how.
 """
@@ -6,7 +6,7 @@ An axis keeps them in its details; whoever draws needs no more than these to kno
 from __future__ import annotations
 
 from fewbit.records.base import Record
-from fewbit.records.evaluation import Interval
+from fewbit.records.interval import Interval
 
 
 class Band(Record, frozen=True, kw_only=True):

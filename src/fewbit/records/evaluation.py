@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fewbit.records.base import Record
+from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import ModelFacts
 
@@ -22,15 +23,6 @@ class Outcome(Enum):
     def exit_code(self) -> int:
         """What the command line ends with."""
         return {Outcome.ACCEPT: 0, Outcome.REJECT: 3, Outcome.INCONCLUSIVE: 4}[self]
-
-
-class Interval(Record, frozen=True, kw_only=True):
-    """A figure and its confidence interval; the bounds are None where none can be given."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    level: float = 0.95
 
 
 class IdentityCheck(Record, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewbit.records.evaluation import Interval
+from fewbit.records.interval import Interval
 
 
 def describe(figure: Interval, margin: float | None = None) -> str:

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fewbit.records.evaluation import CompressReport, Evaluation, Interval, Outcome
+from fewbit.records.evaluation import CompressReport, Evaluation, Outcome
 from fewbit.records.figures import describe, size
+from fewbit.records.interval import Interval
 
 _COLOURS = {Outcome.ACCEPT: "green", Outcome.REJECT: "red", Outcome.INCONCLUSIVE: "yellow"}
 
