@@ -14,8 +14,8 @@ from markupsafe import Markup
 from fewbit import __version__
 from fewbit.records.certificate import Certificate
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation
-from fewbit.records.interval import Interval
 from fewbit.records.figures import describe, number, size
+from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 from fewbit.report import charts
 
