@@ -14,7 +14,6 @@ from fewbit.records.evaluation import (
     HistogramBin,
     Identity,
     IdentityCheck,
-    Outcome,
     Perplexity,
     TensorError,
     TextFacts,
@@ -23,6 +22,7 @@ from fewbit.records.evaluation import (
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import FormatShare, ModelFacts
+from fewbit.records.outcome import Outcome
 
 ROLES = ("q", "k", "v", "o", "gate", "up", "down")
 

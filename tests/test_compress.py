@@ -15,8 +15,9 @@ from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.base import from_json
-from fewbit.records.evaluation import CompressReport, Evaluation, Gate, Outcome
+from fewbit.records.evaluation import CompressReport, Evaluation, Gate
 from fewbit.records.manifest import read_manifest
+from fewbit.records.outcome import Outcome
 
 MEASURING = EvaluationSettings(
     executor="reference",

@@ -15,7 +15,8 @@ from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
-from fewbit.records.evaluation import Evaluation, Gate, Outcome
+from fewbit.records.evaluation import Evaluation, Gate
+from fewbit.records.outcome import Outcome
 
 SETTINGS = EvaluationSettings(
     executor="reference",

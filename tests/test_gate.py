@@ -3,10 +3,11 @@
 import pytest
 
 from fewbit.evaluate.gate import judge, judge_figure, judge_kernels
-from fewbit.records.evaluation import Gate, Outcome, TextFacts
+from fewbit.records.evaluation import Gate, TextFacts
 from fewbit.records.figures import describe
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.outcome import Outcome
 
 A, R, I = Outcome.ACCEPT, Outcome.REJECT, Outcome.INCONCLUSIVE  # noqa: E741
 GOOD_KL, BAD_KL, UNSURE_KL = (0.02, 0.04), (0.06, 0.09), (0.04, 0.06)

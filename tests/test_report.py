@@ -13,8 +13,9 @@ import sample_evaluation as sample
 from rich.console import Console
 
 from fewbit.records.base import from_json, to_json
-from fewbit.records.evaluation import CompressReport, Evaluation, Outcome
+from fewbit.records.evaluation import CompressReport, Evaluation
 from fewbit.records.interval import Interval
+from fewbit.records.outcome import Outcome
 from fewbit.report import charts, html, terminal
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror='alert(2)'>{{ 7 * 7 }}[red]"

@@ -32,9 +32,10 @@ from fewbit.quantization import (
 )
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
-from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Outcome, Untried
+from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
 from fewbit.records.figures import describe, size
 from fewbit.records.model import ModelFacts
+from fewbit.records.outcome import Outcome
 from fewbit.report.card import folder_card
 from fewbit.report.html import compress_page
 

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from fewbit.records.base import Record
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import ModelFacts
+from fewbit.records.outcome import Outcome
 
 EVALUATION_VERSION = 1
-
-
-class Outcome(Enum):
-    """The answer to "may I ship this model?"."""
-
-    ACCEPT = "ACCEPT"
-    REJECT = "REJECT"
-    INCONCLUSIVE = "INCONCLUSIVE"
-
-    @property
-    def exit_code(self) -> int:
-        """What the command line ends with."""
-        return {Outcome.ACCEPT: 0, Outcome.REJECT: 3, Outcome.INCONCLUSIVE: 4}[self]
 
 
 class IdentityCheck(Record, frozen=True, kw_only=True):

@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fewbit.records.evaluation import CompressReport, Evaluation, Outcome
+from fewbit.records.evaluation import CompressReport, Evaluation
 from fewbit.records.figures import describe, size
 from fewbit.records.interval import Interval
+from fewbit.records.outcome import Outcome
 
 _COLOURS = {Outcome.ACCEPT: "green", Outcome.REJECT: "red", Outcome.INCONCLUSIVE: "yellow"}
 
