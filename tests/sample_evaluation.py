@@ -2,7 +2,7 @@
 
 import math
 
-from fewbit.evaluate.gate import judge
+from fewbit.evaluate.fixed_gate import judge
 from fewbit.records.evaluation import (
     Attempt,
     CompressReport,

@@ -17,7 +17,7 @@ from fewbit.errors import UsageError
 from fewbit.evaluate.axes import Axes, summarize
 from fewbit.evaluate.calibrated import refuse_calibrated
 from fewbit.evaluate.conditions import conditions
-from fewbit.evaluate.gate import judge
+from fewbit.evaluate.fixed_gate import judge
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
 from fewbit.evaluate.score import Pair, Scores, join, score
 from fewbit.evaluate.subject import open_subject

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fewbit.evaluate.gate import judge, judge_figure, judge_kernels
+from fewbit.evaluate.fixed_gate import judge, judge_figure, judge_kernels
 from fewbit.records.evaluation import Gate, TextFacts
 from fewbit.records.figures import describe
 from fewbit.records.interval import Interval
