@@ -1,0 +1,194 @@
+"""The arms of a comparison: the source, the source perturbed within its arithmetic, the candidate.
+
+An arm is opened by who needs it and for as long as it needs it, so that an axis which takes much
+memory has it. What decides an arm's outcomes is in its fingerprint; how many sequences it serves at
+once is not, since a row has the same bits beside whatever others (row invariance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from fewbit import __version__
+from fewbit.checkpoint.checkpoint import content_digest
+from fewbit.engine.loaded import LoadedModel
+from fewbit.errors import UnsupportedError
+from fewbit.evaluate.answers import Answerer, EngineAnswerer
+from fewbit.evaluate.conditions import processor
+from fewbit.evaluate.identity import Subject
+from fewbit.evaluate.kept import Kept, file_of, fingerprint, open_kept
+from fewbit.evaluate.subject import open_subject
+from fewbit.model.runner import RunSettings, runner_of
+from fewbit.runtime.native import available_cores
+from fewbit.tokens.chat_template import ChatTemplate
+from fewbit.tokens.identity import fingerprint as tokenizer_fingerprint
+
+
+class Role(Enum):
+    """What an arm stands for."""
+
+    SOURCE = "source"
+    FLOOR = "floor"
+    """The source under another kernel or another precision: what "the same" costs here."""
+    CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True)
+class ArmModel:
+    """The model of an arm that runs in this process."""
+
+    subject: Subject
+    loaded: LoadedModel
+    settings: RunSettings
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm that is open."""
+
+    role: Role
+    fingerprint: str
+    answerer: Answerer
+    model: ArmModel | None = None
+    """None for what runs elsewhere, as behind an endpoint."""
+
+    @property
+    def subject(self) -> Subject:
+        """The model as a party to a comparison; raises UnsupportedError where it runs elsewhere."""
+        return self._here.subject
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model, ready to run; raises UnsupportedError where it runs elsewhere."""
+        return self._here.loaded
+
+    @property
+    def settings(self) -> RunSettings:
+        """How it runs; raises UnsupportedError where it runs elsewhere."""
+        return self._here.settings
+
+    @property
+    def _here(self) -> ArmModel:
+        if self.model is None:
+            raise UnsupportedError(
+                f"The {self.role.value} is {self.answerer.facts.name}, which runs elsewhere, and "
+                "this axis needs its logits or its weights; leave the axis out."
+            )
+        return self.model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What an axis needs room for."""
+
+    context: int | None = None
+    """Positions a sequence may take; None for the model's own, at most `DEFAULT_CONTEXT`."""
+    sequences: int = 1
+    """Of full context, at once."""
+
+
+class Party(Protocol):
+    """What an arm is opened from."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What decides its outcomes, hashed."""
+        ...
+
+    def open(self, role: Role, room: Room) -> AbstractContextManager[Arm]:
+        """Make it ready to be asked, until the block ends."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalParty:
+    """A model on disk, run by our engine. `settings` say nothing of context and sequences."""
+
+    path: Path
+    settings: RunSettings
+    fingerprint: str
+
+    @contextmanager
+    def open(self, role: Role, room: Room) -> Iterator[Arm]:
+        """Load it; raises as `open_subject` and `runner_of`."""
+        settings = replace(self.settings, context=room.context, sequences=room.sequences)
+        subject = open_subject(self.path)
+        try:
+            loaded = load_subject(subject, settings)
+            answerer = EngineAnswerer(loaded, name=role.value, sequences=room.sequences)
+            yield Arm(role, self.fingerprint, answerer, ArmModel(subject, loaded, settings))
+        finally:
+            subject.model.checkpoint.close()
+
+
+def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
+    """Return an open model as a party to be opened again; its tensors are hashed."""
+    return LocalParty(
+        subject.model.path,
+        settings,
+        fingerprint(
+            content_digest(subject.model.checkpoint),
+            tokenizer_fingerprint(subject.tokenizer),
+            subject.tokenizer.behaviour.prefix,
+            sorted(subject.tokenizer.special.end_of_generation),
+            subject.chat_template,
+            subject.model.config,
+            _deciding(settings),
+            settings.threads or available_cores(),
+            processor(),
+            __version__,
+        ),
+    )
+
+
+def _deciding(settings: RunSettings) -> RunSettings:
+    """Return settings without those that no outcome depends on; threads decide times alone."""
+    return replace(
+        settings, context=None, sequences=1, threads=None, keep_packed=False, strict=False
+    )
+
+
+def load_subject(subject: Subject, settings: RunSettings) -> LoadedModel:
+    """Make an opened model ready to generate; raises as `runner_of`."""
+    template = subject.chat_template
+    special = subject.tokenizer.special_texts
+    chat = None if template is None else ChatTemplate(template, special)
+    return LoadedModel(runner_of(subject.model, settings), subject.tokenizer, chat)
+
+
+@dataclass(frozen=True)
+class Arms:
+    """All arms of one evaluation."""
+
+    parties: Mapping[Role, Party]
+    work: Path | None = None
+    """Where outcomes are kept; None keeps them no longer than this process lives."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The arms there are, source first; the floor may be absent."""
+        return tuple(role for role in Role if role in self.parties)
+
+    def open(self, role: Role, room: Room | None = None) -> AbstractContextManager[Arm]:
+        """Open an arm for a block; several may be open together.
+
+        Raises:
+            UsageError: more positions than the model was made for, or too little memory.
+            BadFileError, MissingError, UnsupportedError, KernelError: it cannot be loaded.
+        """
+        return self.parties[role].open(role, room or Room())
+
+    def kept(self, role: Role, axis: str) -> Kept:
+        """Return what is kept of an arm's outcomes.
+
+        Args:
+            role: the arm.
+            axis: `kept.fingerprint` of the axis' name and of all that decides its outcomes: the
+                items and how they are asked.
+        """
+        return open_kept(file_of(self.work, self.parties[role].fingerprint, axis))

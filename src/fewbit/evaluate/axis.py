@@ -1,0 +1,33 @@
+"""What an axis of an evaluation is: a frozen spec that can be run on the arms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fewbit.evaluate.arms import Arms
+from fewbit.records.measurement import AxisResult
+
+Progress = Callable[[str, int, int], None]
+"""Told what is done, how much of it is, and how much there is; a note where there is no amount."""
+
+
+class Axis(Protocol):
+    """One axis: a frozen dataclass of all that decides its figures."""
+
+    @property
+    def name(self) -> str:
+        """As `language`; the first part of the names of its slices and findings."""
+        ...
+
+    def run(self, arms: Arms, progress: Progress) -> AxisResult:
+        """Measure every arm there is.
+
+        What was asked of an arm is kept by `arms.kept(role, fingerprint(self.name, ...))` as it
+        comes, so that a run that was stopped goes on, and so that a source serves many candidates.
+
+        Raises:
+            NumericalError: an arm gives values that are not finite.
+            UnsupportedError: an arm cannot do what the axis asks of it.
+        """
+        ...

@@ -1,0 +1,148 @@
+"""Asking the engine: answers as they end, and likelihoods equal to each sequence run alone."""
+
+import math
+
+import numpy as np
+import pytest
+from tiny_subjects import sharp_weights, write_subject
+
+from fewbit.engine.loaded import load_model
+from fewbit.errors import IdentityError, MissingError, RequestError
+from fewbit.evaluate.answers import GREEDY, Ask, EngineAnswerer
+from fewbit.evaluate.likelihoods import Scoring, likelihoods
+from fewbit.model.runner import RunSettings
+from fewbit.records.generation import FinishReason
+
+CHAT = ({"role": "user", "content": "the cat"},)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    folder = write_subject(tmp_path_factory.mktemp("model"), weights=sharp_weights())
+    return load_model(folder, RunSettings(threads=1, context=256, sequences=2))
+
+
+def answers(loaded, asks, **options):
+    found = {}
+    EngineAnswerer(loaded, **options).answer(asks, lambda a: found.__setitem__(a.name, a))
+    return found
+
+
+def test_every_ask_is_answered_with_all_its_gaps(loaded):
+    asks = [Ask(f"a{i}", "the bad abc"[: 4 + i], max_tokens=5 + i) for i in range(5)]
+    found = answers(loaded, [*asks, Ask("chat", CHAT, 4)])
+    assert found.keys() == {ask.name for ask in asks} | {"chat"}
+    for answer in found.values():
+        assert answer.first_token > 0 and answer.seconds >= answer.first_token
+        assert len(answer.gaps) == answer.tokens - 1
+        assert answer.finish in (FinishReason.LENGTH, FinishReason.STOP)
+    assert found["a4"].prompt_tokens == 1 + len(
+        loaded.tokenizer.encode("the bad ", add_special=False)
+    )
+
+
+def test_an_answer_does_not_depend_on_what_is_served_beside_it(loaded):
+    asks = [Ask(f"a{i}", "abcdefgh"[i:], max_tokens=12) for i in range(6)]
+    together = answers(loaded, asks)
+    for ask in asks:
+        alone = answers(loaded, [ask], sequences=1)[ask.name]
+        assert alone.text == together[ask.name].text
+
+
+def test_logprobs_come_for_every_token_when_asked_for(loaded):
+    found = answers(loaded, [Ask("a", "the", 4, logprobs=3), Ask("b", "the", 4)])
+    assert found["b"].logprobs == () and len(found["a"].logprobs) == found["a"].tokens
+    for score in found["a"].logprobs:
+        assert score.top[0].logprob == score.logprob  # greedy: the likeliest is taken
+        assert len(score.top) == 3
+
+
+def test_stop_strings_end_an_answer_before_them(loaded):
+    whole = answers(loaded, [Ask("a", "the", 24)])["a"].text
+    cut = answers(loaded, [Ask("a", "the", 24, stop=(whole[3:5],))])["a"]
+    assert cut.text == whole[: whole.index(whole[3:5])] and cut.finish is FinishReason.STOP
+
+
+def alone(loaded, ids, start):
+    """Return the log-probabilities of a sequence's tokens from `start` on, run by itself."""
+    rows = np.concatenate([b.copy() for b in loaded.runner.score(ids[:-1], start - 1)])
+    rows = rows[:, : loaded.vocabulary].astype(np.float64)
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    chances = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    targets = ids[start:]
+    greedy = rows.argmax(axis=1).tolist() == list(targets)
+    return math.fsum(chances[i, t] for i, t in enumerate(targets)), greedy
+
+
+@pytest.mark.parametrize("context", [1, 2, 63, 64, 65, 128, 200])
+def test_likelihoods_are_those_of_each_sequence_alone(loaded, context):
+    rng = np.random.default_rng(context)
+    given = [1, *rng.integers(3, 200, context - 1).tolist()]
+    wholes = [[*given, *rng.integers(3, 200, n).tolist()] for n in (1, 3, 30, 2, 40, 1)]
+    found = likelihoods(Scoring(loaded.runner, loaded.vocabulary), given, wholes)
+    for whole, likelihood in zip(wholes, found, strict=True):
+        logprob, greedy = alone(loaded, whole, context)
+        # Equal rows by law 1; the sums differ by a few roundings of numbers below 100.
+        assert likelihood.logprob == pytest.approx(logprob, abs=1e-11)
+        assert (likelihood.tokens, likelihood.greedy) == (len(whole) - context, greedy)
+
+
+def test_a_greedy_continuation_is_found_to_be_one(loaded):
+    answer = answers(loaded, [Ask("a", "the", 6)])["a"]
+    assert answer.tokens == 6
+    found = EngineAnswerer(loaded).likelihoods("the", [answer.text, "zzz"])
+    assert [likelihood.greedy for likelihood in found] == [True, False]
+
+
+def test_joined_tokens_are_scored_alike_for_all_continuations(loaded):
+    # "t" and "he" join to one token, so the context's "t" is scored with each continuation.
+    found = EngineAnswerer(loaded).likelihoods("a t", ["he", "o"])
+    assert [likelihood.tokens for likelihood in found] == [1, 2]
+    apart = EngineAnswerer(loaded).likelihoods("a t", ["o"])[0]
+    before = EngineAnswerer(loaded).likelihoods("a ", ["t"])[0]
+    assert found[1].logprob == pytest.approx(before.logprob + apart.logprob, abs=1e-11)
+
+
+def test_a_conversation_is_scored_behind_its_template(loaded):
+    found = EngineAnswerer(loaded).likelihoods(CHAT, ["ab", "c"])
+    given = loaded.chat_prompt(CHAT)
+    whole = [*given, *loaded.tokenizer.encode("ab", add_special=False)]
+    assert found[0].logprob == pytest.approx(alone(loaded, whole, len(given))[0], abs=1e-11)
+
+
+def test_what_cannot_be_scored_is_refused(loaded):
+    answerer = EngineAnswerer(loaded)
+    with pytest.raises(RequestError, match="continuation 2 adds no token"):
+        answerer.likelihoods("the", ["a", ""])
+    with pytest.raises(RequestError, match="the context is 256"):
+        answerer.likelihoods("a" * 300, ["b"])
+    with pytest.raises(RequestError, match="no token stands before"):
+        likelihoods(Scoring(loaded.runner, loaded.vocabulary), [], [[5]])
+
+
+def test_facts_say_what_begins_a_text(loaded):
+    facts = EngineAnswerer(loaded, name="source").facts
+    assert facts.name == "source" and facts.begins == "<s> (1)"
+    assert facts.template == loaded.template.digest
+
+
+def write(tmp_path, **options):
+    folder = write_subject(tmp_path / "model", **options)
+    return load_model(folder, RunSettings(threads=1, context=64))
+
+
+def test_a_template_that_begins_twice_is_refused(tmp_path):
+    twice = write(tmp_path, template="<s><s>{{ messages[0].content }}")
+    with pytest.raises(IdentityError, match="<s> twice"):
+        answers(twice, [Ask("a", CHAT, 4)])
+
+
+def test_a_conversation_needs_a_template(tmp_path):
+    bare = write(tmp_path, template=None)
+    with pytest.raises(MissingError, match="no chat template"):
+        answers(bare, [Ask("a", CHAT, 4)])
+    assert EngineAnswerer(bare).facts.template == ""
+
+
+def test_asks_are_greedy_by_default():
+    assert Ask("a", "b", 1).sampling is GREEDY and GREEDY.greedy
