@@ -3,24 +3,20 @@
 import math
 
 from fewbit.evaluate.fixed_gate import judge
+from fewbit.records.conditions import Conditions
 from fewbit.records.evaluation import (
     Attempt,
     CompressReport,
-    Conditions,
-    Divergence,
-    DocumentScore,
     Evaluation,
     Gate,
-    HistogramBin,
     Identity,
     IdentityCheck,
-    Perplexity,
     TensorError,
-    TextFacts,
     Untried,
 )
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.language import Divergence, DocumentScore, HistogramBin, Perplexity, TextFacts
 from fewbit.records.model import FormatShare, ModelFacts
 from fewbit.records.outcome import Outcome
 

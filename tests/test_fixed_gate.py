@@ -3,10 +3,11 @@
 import pytest
 
 from fewbit.evaluate.fixed_gate import judge, judge_figure, judge_kernels
-from fewbit.records.evaluation import Gate, TextFacts
+from fewbit.records.evaluation import Gate
 from fewbit.records.figures import describe
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.language import TextFacts
 from fewbit.records.outcome import Outcome
 
 A, R, I = Outcome.ACCEPT, Outcome.REJECT, Outcome.INCONCLUSIVE  # noqa: E741

@@ -28,7 +28,7 @@ from fewbit.records.certificate import (
     SamplingCheck,
     Standing,
 )
-from fewbit.records.evaluation import Conditions
+from fewbit.records.conditions import Conditions
 from fewbit.records.generation import DraftModelRecord
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import Draft

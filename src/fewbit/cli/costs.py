@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fewbit.cli.drafts import OpenedDraft
     from fewbit.engine.loaded import LoadedModel
     from fewbit.engine.request import Speculation
+    from fewbit.records.conditions import Conditions
     from fewbit.records.costs import CostTable
-    from fewbit.records.evaluation import Conditions
 
 CostsChoice: TypeAlias = Literal["kept", "measured", "learned"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fewbit.engine.loaded import LoadedModel
     from fewbit.engine.stop import StopCondition
     from fewbit.model.runner import RunSettings
-    from fewbit.records.evaluation import Conditions
+    from fewbit.records.conditions import Conditions
     from fewbit.sampling import SamplingParams
     from fewbit.tokens.grammar import Grammar
 

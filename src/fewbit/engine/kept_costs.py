@@ -10,8 +10,8 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import BadFileError, FewbitError
 from fewbit.model.runner import Runner
 from fewbit.records.base import from_json, to_json
+from fewbit.records.conditions import Conditions
 from fewbit.records.costs import CostKey, CostTable, KeptCosts
-from fewbit.records.evaluation import Conditions
 
 
 def cost_key(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -167,7 +167,8 @@ class Arms:
 
     parties: Mapping[Role, Party]
     work: Path | None = None
-    """Where outcomes are kept; None keeps them no longer than this process lives."""
+    """Where outcomes are kept; None keeps them no longer than this lives."""
+    _kept: dict[tuple[Role, str], Kept] = field(default_factory=dict, repr=False)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -183,12 +184,32 @@ class Arms:
         """
         return self.parties[role].open(role, room or Room())
 
+    def local(self, role: Role) -> LocalParty:
+        """Return where an arm's model lies and how it is run, with nothing loaded.
+
+        Raises:
+            UnsupportedError: it runs elsewhere.
+        """
+        party = self.parties[role]
+        if not isinstance(party, LocalParty):
+            raise UnsupportedError(
+                f"The {role.value} runs elsewhere, and this axis needs its weights; leave the axis "
+                "out."
+            )
+        return party
+
+    def fingerprint(self, role: Role) -> str:
+        """Return what decides an arm's outcomes, hashed."""
+        return self.parties[role].fingerprint
+
     def kept(self, role: Role, axis: str) -> Kept:
-        """Return what is kept of an arm's outcomes.
+        """Return what is kept of an arm's outcomes; each time the same for the same arguments.
 
         Args:
             role: the arm.
-            axis: `kept.fingerprint` of the axis' name and of all that decides its outcomes: the
-                items and how they are asked.
+            axis: `kept.fingerprint` of the axis' name and of all that decides its outcomes.
         """
-        return open_kept(file_of(self.work, self.parties[role].fingerprint, axis))
+        if (role, axis) not in self._kept:
+            file = file_of(self.work, self.fingerprint(role), axis)
+            self._kept[role, axis] = open_kept(file)
+        return self._kept[role, axis]

@@ -16,13 +16,8 @@ from fewbit.evaluate.statistics import (
     ratio_interval,
     resample,
 )
-from fewbit.records.evaluation import (
-    Divergence,
-    DocumentScore,
-    HistogramBin,
-    Perplexity,
-)
 from fewbit.records.interval import Interval
+from fewbit.records.language import Divergence, DocumentScore, HistogramBin, Perplexity
 
 _EDGES = (0.0, *(10.0 ** (half / 2) for half in range(-12, 3)))
 """Half decades from 1e-6 to 10 nats, with all that is smaller in the first bin."""

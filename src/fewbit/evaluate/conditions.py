@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fewbit import __version__
-from fewbit.records.evaluation import Conditions
+from fewbit.records.conditions import Conditions
 from fewbit.records.kernels import KernelRecord
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fewbit.records.evaluation import Axis, Gate, TextFacts, Verdict
+from fewbit.records.evaluation import Axis, Gate, Verdict
 from fewbit.records.figures import describe
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.language import TextFacts
 from fewbit.records.outcome import Outcome
 
 FLOAT_FORMATS = frozenset({"f32", "f16", "bf16"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fewbit.records.base import Record
-from fewbit.records.evaluation import Conditions
+from fewbit.records.conditions import Conditions
 from fewbit.records.generation import DraftModelRecord
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import ModelFacts

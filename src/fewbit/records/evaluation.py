@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from fewbit.records.base import Record
+from fewbit.records.conditions import Conditions
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.language import (
+    Divergence,
+    DocumentScore,
+    HistogramBin,
+    Perplexity,
+    TextFacts,
+)
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
 
@@ -36,65 +44,6 @@ class Identity(Record, frozen=True, kw_only=True):
     declared: tuple[DeclaredChange, ...] = ()
 
 
-class TextFacts(Record, frozen=True, kw_only=True):
-    """The text, and how it was cut into scored positions."""
-
-    name: str
-    sha256: str
-    documents: int
-    windows: int
-    window_tokens: int
-    tokens: int
-    """Tokens run, BOS included."""
-    positions: int
-    """Predictions compared."""
-    bos: str
-    """How each window begins, in words."""
-
-
-class DocumentScore(Record, frozen=True, kw_only=True):
-    """The sums over one document from which every mean and interval is made again."""
-
-    name: str
-    sha256: str
-    positions: int
-    divergence: float
-    """Sum of KL(source || candidate) in nats."""
-    reverse_divergence: float
-    """Sum of KL(candidate || source) in nats."""
-    source_loss: float
-    """Sum of the source's negative log-likelihood in nats."""
-    candidate_loss: float
-    agreements: int
-    """Positions at which both models rank the same token first."""
-
-
-class Divergence(Record, frozen=True, kw_only=True):
-    """The KL divergence per position, in nats, over all positions."""
-
-    mean: Interval
-    median: Interval
-    p99: Interval
-    maximum: float
-
-
-class HistogramBin(Record, frozen=True, kw_only=True):
-    """Positions whose divergence lies in [low, high) nats; `high` is None for the last bin."""
-
-    low: float
-    high: float | None
-    count: int
-
-
-class Perplexity(Record, frozen=True, kw_only=True):
-    """exp of the mean negative log-likelihood per token, of both models on the same tokens."""
-
-    source: Interval
-    candidate: Interval
-    ratio: Interval
-    """Candidate over source; the interval is of the ratio itself, document by document."""
-
-
 class TensorError(Record, frozen=True, kw_only=True):
     """How far a slot's decoded weights lie from the source's."""
 
@@ -106,24 +55,6 @@ class TensorError(Record, frozen=True, kw_only=True):
     weights: int
     relative_error: float
     """Frobenius norm of the difference over that of the source."""
-
-
-class Conditions(Record, frozen=True, kw_only=True):
-    """Where and with what the figures were taken."""
-
-    cpu: str
-    isa: str
-    activations: str = ""
-    """How layers rounded their inputs, as kernel records name it; empty in older records."""
-    threads: int
-    system: str
-    python: str
-    numpy: str
-    fewbit: str
-    executor: str
-    kv: str = "f16"
-    """How keys and values were stored, a candidate's where two models ran."""
-    rotated_keys: bool = False
 
 
 class Gate(Record, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from enum import Enum
 from itertools import pairwise
 
 from fewbit.records.base import Record
+from fewbit.records.conditions import Conditions
 from fewbit.records.costs import CostTable, Forecast
-from fewbit.records.evaluation import Conditions
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
 from fewbit.records.model import ModelFacts

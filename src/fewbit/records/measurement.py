@@ -9,6 +9,15 @@ from __future__ import annotations
 from enum import Enum
 
 from fewbit.records.base import Record
+from fewbit.records.kernel_axis import KernelsDetails
+from fewbit.records.language import LanguageDetails
+from fewbit.records.long_context import LongContextDetails
+from fewbit.records.memory_axis import MemoryDetails
+from fewbit.records.numerics import NumericsDetails
+from fewbit.records.safety import SafetyDetails
+from fewbit.records.speed_axis import SpeedDetails
+from fewbit.records.tasks import TasksDetails
+from fewbit.records.tools import ToolsDetails
 
 
 class Measure(Enum):
@@ -66,12 +75,27 @@ class Finding(Record, frozen=True, kw_only=True):
     """The reason that the gate gives, empty where it waives nothing."""
 
 
+Details = (
+    LanguageDetails
+    | LongContextDetails
+    | TasksDetails
+    | SafetyDetails
+    | ToolsDetails
+    | SpeedDetails
+    | MemoryDetails
+    | KernelsDetails
+    | NumericsDetails
+)
+"""What a reader may look up, of each axis its own record."""
+
+
 class AxisResult(Record, frozen=True, kw_only=True):
     """All that one axis brought."""
 
     axis: str
     slices: tuple[Slice, ...] = ()
     findings: tuple[Finding, ...] = ()
+    details: Details | None = None
     notes: tuple[str, ...] = ()
     """What a reader must know to read the figures rightly."""
     seconds: float

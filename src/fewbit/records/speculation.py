@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from fewbit.records.base import Record
+from fewbit.records.conditions import Conditions
 from fewbit.records.costs import CostTable
-from fewbit.records.evaluation import Conditions
 from fewbit.records.generation import DraftModelRecord, SpeculationRecord
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord

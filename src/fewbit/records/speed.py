@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewbit.records.base import Record
-from fewbit.records.evaluation import Conditions
+from fewbit.records.conditions import Conditions
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
 from fewbit.records.model import ModelFacts
