@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
+from fewbit.errors import BadFileError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.methods import solvers
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
+from fewbit.toml_file import read_toml, require_known_keys
 
 METHODS = tuple(solvers.METHODS)
 
@@ -70,7 +70,6 @@ _AWQ_METHOD = "imatrix"
 _BEHIND_AWQ = ("gptq", "gptq-refined")
 """The methods that a name may have behind `awq-`."""
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
-_LARGEST_FILE = 1 << 20
 
 
 def built_in_names() -> tuple[str, ...]:
@@ -129,21 +128,11 @@ def read_recipe(path: Path) -> Recipe:
         BadFileError: it is not TOML, or lacks a field, or has one that no recipe has.
         UsageError, UnsupportedError: a rule or the method cannot be, as `checked`.
     """
+    table = read_toml(path, "recipe")
+    _require_known_keys(path, table)
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise MissingError(
-            f"The recipe {path} cannot be read ({error.strerror}); give a .toml file."
-        ) from error
-    if len(content) > _LARGEST_FILE:
-        raise BadFileError(
-            f"The recipe {path} has {len(content)} bytes; a recipe has at most 1 MiB."
-        )
-    try:
-        table = tomllib.loads(content.decode())
-        _require_known_keys(path, table)
         recipe = msgspec.convert(table, Recipe)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         raise BadFileError(f"The recipe {path} is not valid: {error}.") from error
     return checked(recipe)
 
@@ -186,15 +175,7 @@ def _require_known_keys(path: Path, table: Mapping[str, Any]) -> None:
         fields = Rule.__struct_fields__
         tables += [("a rule", rule, fields) for rule in rules if isinstance(rule, dict)]
     for what, found, known in tables:
-        for key in found:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 2)
-                offer = (
-                    f"did you mean {' or '.join(near)}" if near else f"it has {', '.join(known)}"
-                )
-                raise BadFileError(
-                    f"The recipe {path} has the key '{key}', which {what} does not have; {offer}."
-                )
+        require_known_keys(f"The recipe {path}", what, found, known)
 
 
 def find(name: str) -> Recipe:
