@@ -1,0 +1,120 @@
+"""Every arm asked every task, one arm open at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from fewbit.errors import FewbitError
+from fewbit.evaluate.arms import Arms, Role, Room
+from fewbit.evaluate.axis import Progress
+from fewbit.evaluate.kept import Kept, fingerprint
+from fewbit.evaluate.tasks_asking import ask_task, is_complete, outcomes
+from fewbit.evaluate.tasks_spec import PromptKind, Task
+from fewbit.records.answers import AnswererFacts
+from fewbit.records.tasks import TaskOutcome
+
+ROOM = Room(sequences=8)
+"""What an arm needs: eight answers at once."""
+
+_FACTS = "facts"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """A task and what each arm made of its items, by name."""
+
+    task: Task
+    arms: Mapping[Role, Mapping[str, TaskOutcome]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of all tasks, and how texts reach each arm."""
+
+    tasks: tuple[Outcomes, ...]
+    facts: tuple[AnswererFacts, ...]
+    notes: tuple[str, ...]
+
+
+def ask_arms(tasks: Sequence[Task], arms: Arms, progress: Progress, *, floor: bool = True) -> Asked:
+    """Ask every arm every item; what was kept of an arm that is complete, it is not opened for.
+
+    Args:
+        tasks: with their items.
+        arms: the arms there are.
+        progress: told how many items of an arm are done.
+        floor: whether the perturbed source is asked too.
+
+    Raises:
+        RequestError, MissingError, NumericalError: as `ask_task`; the message names the arm.
+    """
+    found: dict[Role, list[Mapping[str, TaskOutcome]]] = {}
+    facts = []
+    for role in arms.roles:
+        if floor or role is not Role.FLOOR:
+            with _named(role):
+                found[role], its_facts = _ask_arm(tasks, role, arms, progress)
+            facts.append(its_facts)
+    paired = tuple(
+        Outcomes(task, {role: of_tasks[i] for role, of_tasks in found.items()})
+        for i, task in enumerate(tasks)
+    )
+    return Asked(paired, tuple(facts), _notes(tasks, facts))
+
+
+def _ask_arm(
+    tasks: Sequence[Task], role: Role, arms: Arms, progress: Progress
+) -> tuple[list[Mapping[str, TaskOutcome]], AnswererFacts]:
+    told = arms.kept(role, fingerprint(_FACTS))
+    facts = told.read(AnswererFacts).get(_FACTS)
+    if facts is None or not all(is_complete(t, k) for t, k in _kept(tasks, role, arms, facts)):
+        with arms.open(role, ROOM) as arm:
+            facts = arm.answerer.facts
+            told.add(_FACTS, facts)
+            for task, kept in _kept(tasks, role, arms, facts):
+                what, count = f"{role.value}: {task.spec.name}", len(task.items)
+                ask_task(task, arm.answerer, kept, partial(_tell, progress, what, count))
+    return [outcomes(task, kept) for task, kept in _kept(tasks, role, arms, facts)], facts
+
+
+def _kept(
+    tasks: Sequence[Task], role: Role, arms: Arms, facts: AnswererFacts
+) -> list[tuple[Task, Kept]]:
+    """Return the tasks as this arm is asked them, with what is kept of each."""
+    asked = [task.as_text() if _falls_back(task, facts) else task for task in tasks]
+    return [(task, arms.kept(role, task.fingerprint)) for task in asked]
+
+
+def _falls_back(task: Task, facts: AnswererFacts) -> bool:
+    """Return whether a task that leaves it open is asked as text, for want of a template."""
+    return not facts.template and task.spec.prompt is None
+
+
+def _notes(tasks: Sequence[Task], facts: Sequence[AnswererFacts]) -> tuple[str, ...]:
+    names = [
+        task.spec.name
+        for task in tasks
+        if task.spec.asked_as is PromptKind.CHAT and any(_falls_back(task, f) for f in facts)
+    ]
+    if not names:
+        return ()
+    return (
+        f"The model has no chat template: the prompts of {', '.join(names)} were continued as "
+        "texts.",
+    )
+
+
+def _tell(progress: Progress, what: str, count: int, done: int) -> None:
+    progress(what, done, count)
+
+
+@contextmanager
+def _named(role: Role) -> Iterator[None]:
+    """Put the arm before a message."""
+    try:
+        yield
+    except FewbitError as error:
+        raise type(error)(f"On the arm '{role.value}': {error}") from error
