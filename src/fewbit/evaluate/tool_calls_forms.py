@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fewbit.records.tool_calls import CallForm
+from fewbit.records.tools import CallForm
 
 MOST_CHARACTERS = 20_000
 """Longer answers are not read: Python's parser takes memory without bound."""

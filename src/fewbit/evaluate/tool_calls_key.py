@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fewbit.evaluate.tool_calls_forms import Call, Parsed
-from fewbit.records.tool_calls import CallOutcome
+from fewbit.records.tools import CallOutcome
 
 Message: TypeAlias = Mapping[str, Any]
 
