@@ -1,0 +1,68 @@
+import pytest
+
+from fewbit.evaluate.structured import json_fault, schema_fault
+from fewbit.evaluate.structured_suite import builtin_schemas
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+    "$defs": {"age": {"type": "integer", "minimum": 0}},
+}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "Ada", "age": 3}', '\n```json\n{"name": "Ada", "age": 3}\n```\n']
+)
+def test_json_of_the_schema_has_no_fault(text):
+    assert json_fault(text, SCHEMA) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no JSON"),
+        ('Here: {"name": "Ada", "age": 3}', "no JSON"),
+        ('{"name": "Ada", "age": 3} and more', "no JSON"),
+        ('{"name": "Ada", "age": NaN}', "no JSON"),
+        ('{"name": "Ada", "age": -1}', "$.age"),
+        ('{"name": "Ada"}', "age"),
+        ('{"name": "Ada", "age": 3, "town": "Graz"}', "town"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_fault_is_named(text, why):
+    assert why in json_fault(text, SCHEMA)
+
+
+def test_a_schema_without_an_end_is_a_fault_and_no_crash():
+    assert json_fault("3", {"$ref": "#"}) != ""
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (True, "no object"),
+        ({"type": "strin"}, "no schema"),
+        ({"$ref": "https://example.org/other.json"}, "refers to"),
+        ({"properties": {"a": {"$ref": "#/$defs/absent"}}}, "refers to"),
+        ({"type": "string", "pattern": "(?<x"}, "pattern"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_says_why(schema, why):
+    assert why in schema_fault(schema)
+
+
+def test_a_property_may_be_called_as_a_keyword_is():
+    schema = {"type": "object", "properties": {"pattern": {"type": "string"}, "$ref": {}}}
+    assert schema_fault(schema) == ""
+    assert schema_fault(SCHEMA) == ""
+    assert schema_fault({"$schema": "http://json-schema.org/draft-04/schema#", **SCHEMA}) == ""
+
+
+def test_the_suite_is_usable_and_has_no_two_alike():
+    items = builtin_schemas()
+    assert len(items) == 52
+    assert not [item.name for item in items if schema_fault(item.schema)]
+    assert len({item.name for item in items}) == len({item.question for item in items}) == 52

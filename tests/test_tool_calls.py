@@ -1,0 +1,225 @@
+import json
+
+import pytest
+from scripted_arms import scripted_arms
+from tiny_subjects import write_subject
+
+from fewbit.errors import UsageError
+from fewbit.evaluate.arms import Arms, Role, local_party
+from fewbit.evaluate.structured import SchemaItem
+from fewbit.evaluate.subject import open_subject
+from fewbit.evaluate.tool_calls import ToolsAxis, tools_axis
+from fewbit.evaluate.tool_calls_asked import Presentation, presentation_of, tool_ask
+from fewbit.evaluate.tool_calls_suite import builtin_items
+from fewbit.model.runner import RunSettings
+from fewbit.records.base import from_json, to_json
+from fewbit.records.measurement import AxisResult
+from fewbit.records.tools import CallOutcome
+from fewbit.tokens.chat_template import ChatTemplate
+
+AXIS = ToolsAxis()
+BY_ASK = {f"calls/{item.name}": item for item in AXIS.items}
+
+
+def silent(_what, _done, _all):
+    """Show nothing."""
+
+
+def right(ask):
+    """Answer as a model without fault would."""
+    item = BY_ASK.get(ask.name)
+    if item is None:
+        return valid(ask.name)
+    calls = [
+        {"name": e.name, "arguments": {n: v[0] for n, v in e.accepted.items()}}
+        for e in item.expected
+    ]
+    tagged = [f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls]
+    return "".join(tagged) or "I have no function for that."
+
+
+def valid(name):
+    """Return any JSON of the schema that an ask is about."""
+    schema = next(s.schema for s in AXIS.schemas if name.endswith(f"/{s.name}"))
+    return json.dumps(example(schema))
+
+
+def example(schema):
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema["type"]:
+        case "object":
+            return {name: example(of) for name, of in schema["properties"].items()}
+        case "array":
+            return [example(schema["items"])] * schema["minItems"]
+        case "string":
+            return "2026-01-01"
+        case "boolean":
+            return True
+    return schema.get("minimum", 0)
+
+
+def measured(source, candidate, floor=None, axis=AXIS):
+    return axis.run(scripted_arms(source, candidate, floor), silent)
+
+
+def rates(result, arm="candidate"):
+    return {
+        s.name: sum(getattr(item, arm) for item in s.items) / len(s.items) for s in result.slices
+    }
+
+
+def test_a_model_without_fault_has_no_harm_on_any_slice():
+    result = measured(right, right, right)
+    assert {name: len(s.items) for s in result.slices for name in [s.name]} == {
+        "tools/call": 96,
+        "tools/arguments": 96,
+        "tools/form": 96,
+        "tools/irrelevance": 52,
+        "structured/free": 52,
+        "structured/constrained": 52,
+        "tools/loops": 252,
+        "answers/cap": 252,
+    }
+    for arm in ("source", "candidate", "floor"):
+        assert set(rates(result, arm).values()) == {0.0}
+    assert result.details.examples == ()
+    assert {count.outcome for count in result.details.outcomes} == {CallOutcome.RIGHT}
+
+
+def test_a_quant_that_repeats_calls_for_ever_or_never_stops_is_seen():
+    """cases/evaluate.md 10: antirez/ds4 #335, llama.cpp #10824."""
+
+    def forever(ask):
+        item = BY_ASK.get(ask.name)
+        if item is not None and item.expected:
+            return right(ask) * 40
+        return "and so on " * 200
+
+    result = measured(right, forever)
+    found = rates(result)
+    assert found["tools/loops"] == 1.0
+    # Forty calls end by themselves; what is said instead of JSON, or of no call, does not.
+    assert found["answers/cap"] == pytest.approx((52 + 104) / 252)
+    assert set(rates(result, "source").values()) == {0.0}
+    worst = result.details.examples[0]
+    assert "repeats" in worst.candidate_says
+    assert len(result.details.examples) == 12
+
+
+def test_each_fault_is_seen_by_its_slice_alone():
+    faults = {
+        "tools/arguments": lambda text: text.replace("kitchen", "cellar"),
+        "tools/form": lambda text: text.replace("<tool_call>", "").replace("</tool_call>", "\n"),
+    }
+    for name, spoil in faults.items():
+        found = rates(measured(right, lambda ask, spoil=spoil: spoil(right(ask))))
+        assert found[name] > 0
+        assert {other for other, rate in found.items() if rate} == {name}
+
+
+def test_a_call_that_cannot_be_read_is_a_failure_of_its_own_kind():
+    result = measured(right, lambda ask: right(ask).replace("}</tool_call>", "</tool_call>"))
+    calls = [c for c in result.details.outcomes if c.kind == "simple"]
+    assert {(c.outcome, c.source, c.candidate) for c in calls} == {
+        (CallOutcome.RIGHT, 32, 0),
+        (CallOutcome.UNPARSED, 0, 32),
+    }
+    assert "not parsed" in result.details.examples[0].candidate_says
+
+
+def test_a_source_near_chance_is_said_in_the_notes():
+    result = measured(lambda _: "Hello.", lambda _: "Hello.")
+    assert any("The source itself makes 0 of 96" in note for note in result.notes)
+
+
+def test_the_result_can_be_written_and_read():
+    result = measured(right, lambda _: "{", right)
+    assert from_json(AxisResult, to_json(result), name="it") == result
+
+
+def test_answers_are_asked_once_and_kept(tmp_path):
+    asked = []
+
+    def counting(ask):
+        asked.append(ask.name)
+        if len(asked) == 100:
+            raise KeyboardInterrupt
+        return right(ask)
+
+    arms = scripted_arms(counting, right, work=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        AXIS.run(arms, silent)
+    result = AXIS.run(scripted_arms(counting, right, work=tmp_path), silent)
+    assert len(asked) == 252 + 1  # the one in which it was stopped
+    assert set(rates(result).values()) == {0.0}
+
+
+def test_every_question_of_the_suite_names_every_value_of_its_calls():
+    items = builtin_items()
+    assert len({item.name for item in items}) == len(items) == 148
+    for item in items:
+        for expected in item.expected:
+            for values in expected.accepted.values():
+                word = {True: "yes", False: "no"}.get(values[0], str(values[0]))
+                assert str(word) in item.question
+
+
+def test_functions_are_told_as_the_template_has_room_for_them():
+    plain = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    knowing = ChatTemplate("{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[-1].content }}")
+    broken = ChatTemplate("{% if tools %}{{ raise_exception('none') }}{% endif %}hello")
+    told = [presentation_of(template) for template in (plain, knowing, broken, None)]
+    assert told == [
+        Presentation.MESSAGE,
+        Presentation.TEMPLATE,
+        Presentation.MESSAGE,
+        Presentation.TEXT,
+    ]
+    item = AXIS.items[0]
+    asks = {way: tool_ask(item, way) for way in told}
+    assert asks[Presentation.TEMPLATE].tools == item.tools
+    assert asks[Presentation.MESSAGE].prompt[0]["role"] == "system"
+    assert item.offered[0] in asks[Presentation.MESSAGE].prompt[0]["content"]
+    assert asks[Presentation.TEXT].prompt.endswith("\nAnswer:")
+    assert not asks[Presentation.TEXT].tools
+
+
+def test_an_axis_without_items_is_refused():
+    with pytest.raises(UsageError, match="neither functions nor schemas"):
+        ToolsAxis(items=(), schemas=())
+
+
+def test_a_folder_of_files_takes_the_place_of_the_suite(tmp_path):
+    assert tools_axis(tmp_path) == tools_axis(None) == AXIS
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "mine.jsonl").write_text('{"id": "a", "schema": {"type": "integer"}}')
+    found = tools_axis(tmp_path)
+    assert (found.items, [item.name for item in found.schemas]) == ((), ["a"])
+
+
+def test_the_engine_writes_json_of_the_schema_under_a_grammar(tmp_path):
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    axis = ToolsAxis(
+        items=builtin_items()[:1],
+        schemas=(
+            SchemaItem("flag", "flag", schema, ""),
+            SchemaItem("long", "long", {**schema, "description": "x" * 2000}, ""),
+            SchemaItem("odd", "odd", {"type": "string", "pattern": "(?=a)b"}, ""),
+        ),
+        sequences=2,
+    )
+    subject = open_subject(write_subject(tmp_path / "model"))
+    party = local_party(subject, RunSettings(threads=1))
+    result = axis.run(Arms({Role.SOURCE: party, Role.CANDIDATE: party}), silent)
+    (constrained,) = (s for s in result.slices if s.name == "structured/constrained")
+    assert [(item.name, item.candidate) for item in constrained.items] == [("constrained/flag", 0)]
+    left = {out.name: out.why for out in result.details.left_out}
+    assert set(left) == {"free/long", "constrained/long", "constrained/odd"}
+    assert "do not fit" in left["free/long"]
+    assert all(item.source == item.candidate for s in result.slices for item in s.items)
