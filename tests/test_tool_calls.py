@@ -1,4 +1,5 @@
 import json
+from itertools import count
 
 import pytest
 from scripted_arms import scripted_arms
@@ -29,13 +30,17 @@ def right(ask):
     """Answer as a model without fault would."""
     item = BY_ASK.get(ask.name)
     if item is None:
-        return valid(ask.name)
+        return valid(ask.name) if "/" in ask.name and ask.name[0] in "fc" else sampled(ask)
     calls = [
         {"name": e.name, "arguments": {n: v[0] for n, v in e.accepted.items()}}
         for e in item.expected
     ]
     tagged = [f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls]
     return "".join(tagged) or "I have no function for that."
+
+
+def sampled(ask):
+    return "A story" if ask.sampling.greedy else f"A story, {ask.sampling.seed}"
 
 
 def valid(name):
@@ -94,7 +99,7 @@ def test_a_quant_that_repeats_calls_for_ever_or_never_stops_is_seen():
         item = BY_ASK.get(ask.name)
         if item is not None and item.expected:
             return right(ask) * 40
-        return "and so on " * 200
+        return sampled(ask) if ask.name[0] in "ad" else "and so on " * 200
 
     result = measured(right, forever)
     found = rates(result)
@@ -128,6 +133,22 @@ def test_a_call_that_cannot_be_read_is_a_failure_of_its_own_kind():
     assert "not parsed" in result.details.examples[0].candidate_says
 
 
+def test_a_runtime_that_ignores_the_temperature_is_found():
+    always_greedy = measured(right, lambda ask: "A story")
+    never = count()
+    always_drawn = measured(right, lambda ask: f"A story, {next(never)}")
+    found = [
+        {finding.name: finding.passed for finding in result.findings}
+        for result in (measured(right, right), always_greedy, always_drawn)
+    ]
+    assert found == [
+        {"answers/repeatable": True, "answers/temperature": True},
+        {"answers/repeatable": True, "answers/temperature": False},
+        {"answers/repeatable": False, "answers/temperature": True},
+    ]
+    assert "6 (candidate)" in always_greedy.findings[1].found
+
+
 def test_a_source_near_chance_is_said_in_the_notes():
     result = measured(lambda _: "Hello.", lambda _: "Hello.")
     assert any("The source itself makes 0 of 96" in note for note in result.notes)
@@ -151,7 +172,7 @@ def test_answers_are_asked_once_and_kept(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         AXIS.run(arms, silent)
     result = AXIS.run(scripted_arms(counting, right, work=tmp_path), silent)
-    assert len(asked) == 252 + 1  # the one in which it was stopped
+    assert len(asked) == 282 + 1  # the one in which it was stopped
     assert set(rates(result).values()) == {0.0}
 
 

@@ -19,11 +19,18 @@ from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.structured import SchemaItem
 from fewbit.evaluate.structured_suite import builtin_schemas
-from fewbit.evaluate.tool_calls_asked import Presentation, json_ask, presentation_of, tool_ask
+from fewbit.evaluate.tool_calls_asked import (
+    Presentation,
+    json_ask,
+    presentation_of,
+    question,
+    tool_ask,
+)
 from fewbit.evaluate.tool_calls_files import read_bfcl, read_schemas
 from fewbit.evaluate.tool_calls_forms import form_of
 from fewbit.evaluate.tool_calls_judged import Asked, measured
 from fewbit.evaluate.tool_calls_key import ToolItem
+from fewbit.evaluate.tool_calls_sampling import sampling_asks
 from fewbit.evaluate.tool_calls_suite import builtin_items
 from fewbit.records.answers import Answer
 from fewbit.records.measurement import AxisResult
@@ -114,10 +121,11 @@ def _asked_of(axis: ToolsAxis, presentation: Presentation, form: CallForm) -> As
         for item in axis.schemas
         for constrained in (False, True)
     ]
+    sampled = sampling_asks(lambda text: question(text, presentation))
     return Asked(
         presentation,
         form,
-        tuple(ask for ask, _ in (*calls, *schemas)),
+        (*(ask for ask, _ in (*calls, *schemas)), *sampled),
         {ask.name: item for ask, item in calls},
         {ask.name: item for ask, item in schemas},
         axis.left_out,
@@ -182,4 +190,4 @@ def _answered(
 
 def _deciding(ask: Ask) -> Sequence[object]:
     grammar = None if ask.grammar is None else ask.grammar.text
-    return ask.name, ask.prompt, ask.max_tokens, ask.tools, grammar, ask.stop
+    return ask.name, ask.prompt, ask.max_tokens, ask.sampling.seed, ask.tools, grammar, ask.stop

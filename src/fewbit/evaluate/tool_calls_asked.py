@@ -53,13 +53,13 @@ def presentation_of(template: ChatTemplate | None) -> Presentation:
     """Return how functions are told to a model with this chat template."""
     if template is None:
         return Presentation.TEXT
-    question = ({"role": "user", "content": "?"},)
+    asked = ({"role": "user", "content": "?"},)
     function = {"name": "f", "description": "?", "parameters": {"type": "object", "properties": {}}}
     try:
-        written = template.render(question, [{"type": "function", "function": function}])
+        written = template.render(asked, [{"type": "function", "function": function}])
     except TemplateError:
         return Presentation.MESSAGE
-    told = written != template.render(question)
+    told = written != template.render(asked)
     return Presentation.TEMPLATE if told else Presentation.MESSAGE
 
 
@@ -78,14 +78,18 @@ def tool_ask(item: ToolItem, presentation: Presentation) -> Ask:
 
 def json_ask(item: SchemaItem, presentation: Presentation, *, constrained: bool) -> Ask:
     """Return what is asked for a schema, with a grammar of it or without."""
-    messages = ({"role": "user", "content": item.question},)
     return Ask(
         name=f"{CONSTRAINED if constrained else FREE}/{item.name}",
-        prompt=_prompt(messages, presentation),
+        prompt=question(item.question, presentation),
         max_tokens=JSON_TOKENS,
         grammar=item.grammar if constrained else None,
         stop=() if constrained else _stop(presentation),
     )
+
+
+def question(text: str, presentation: Presentation) -> Prompt:
+    """Return a question without functions as it is put to a model."""
+    return _prompt(({"role": "user", "content": text},), presentation)
 
 
 def _with_functions(item: ToolItem) -> tuple[Message, ...]:

@@ -13,6 +13,7 @@ from fewbit.evaluate.structured import SchemaItem, json_fault
 from fewbit.evaluate.tool_calls_asked import Presentation
 from fewbit.evaluate.tool_calls_forms import Parsed, read_calls
 from fewbit.evaluate.tool_calls_key import ToolItem, judge_calls
+from fewbit.evaluate.tool_calls_sampling import AXIS, sampling_findings
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Example
 from fewbit.records.generation import FinishReason
@@ -35,12 +36,13 @@ _NO_RIGHT_CALL = frozenset(
     }
 )
 
-AXIS = "tools"
-
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of every arm, and by the asks' names what it is judged by."""
+    """What is asked of every arm, and by the asks' names what it is judged by.
+
+    Some asks are judged by neither: those that tell whether an arm samples as it is asked to.
+    """
 
     presentation: Presentation
     form: CallForm
@@ -114,6 +116,7 @@ def measured(
     return AxisResult(
         axis=AXIS,
         slices=slices,
+        findings=sampling_findings(answers),
         details=ToolsDetails(
             presentation=asked.presentation.value,
             form=asked.form,

@@ -1,0 +1,240 @@
+"""Six questions about a target with a draft, answered from what other commands measured.
+
+Nothing is measured here: the pair check, the certificate, the evaluation and the measured speed are
+put together, and each question is answered by the verdict of what it rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from scipy.stats import binomtest
+
+from fewbit.records.certificate import Certificate, Standing
+from fewbit.records.evaluation import Evaluation
+from fewbit.records.outcome import Outcome
+from fewbit.records.pair import Consequence, PairCheck, PairReport, PairVerdict
+from fewbit.records.speculation import SpeculationReport, SpeculationRun
+from fewbit.records.validation import Question, Validation
+
+LEVEL = 0.95
+"""Confidence of the answer to whether it is faster: of an exact sign test over turns."""
+
+_CUTTING = ("tokens", "merges and words", "probe texts")
+"""Checks of a pair that say whether both cut text alike."""
+
+_STANDINGS = {
+    Standing.CERTIFIED: Outcome.ACCEPT,
+    Standing.NOT_CERTIFIED: Outcome.REJECT,
+    Standing.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the six questions are answered from; see `Validation`."""
+
+    pair: PairReport | None
+    certificate: Certificate
+    evaluation: Evaluation | None
+    refused: str
+    speculation: SpeculationReport
+
+
+def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
+    """Answer the six questions.
+
+    Args:
+        source: what the target was made from.
+        evidence: all of it.
+        seconds: that gathering it took.
+    """
+    questions = (
+        tokenizer_identity(evidence),
+        compatible_tokens(evidence.pair, evidence.certificate.draft),
+        baseline_equality(evidence.certificate),
+        caches_right(evidence.certificate),
+        quality(evidence.evaluation, evidence.refused),
+        faster(evidence.speculation),
+    )
+    return Validation(
+        target=evidence.certificate.target.name,
+        draft=evidence.certificate.draft,
+        source=source,
+        outcome=worst(question.outcome for question in questions),
+        questions=questions,
+        pair=evidence.pair,
+        certificate=evidence.certificate,
+        evaluation=evidence.evaluation,
+        refused=evidence.refused,
+        speculation=evidence.speculation,
+        seconds=seconds,
+    )
+
+
+def worst(outcomes: Iterator[Outcome]) -> Outcome:
+    """Return what follows from several: REJECT from one, ACCEPT from all, else INCONCLUSIVE."""
+    found = set(outcomes)
+    if Outcome.REJECT in found:
+        return Outcome.REJECT
+    return Outcome.INCONCLUSIVE if Outcome.INCONCLUSIVE in found else Outcome.ACCEPT
+
+
+def tokenizer_identity(evidence: Evidence) -> Question:
+    """Answer whether target, source and draft make the same tokens of a text."""
+    found = list(_against_source(evidence))
+    outcome = Outcome.REJECT if evidence.evaluation is None else Outcome.ACCEPT
+    if evidence.pair is None:
+        found.append("The draft reads and proposes the target's own tokens.")
+    else:
+        unlike = [check for check in _checks(evidence.pair, _CUTTING) if check.differences]
+        found += [_differs(check) for check in unlike] or ["Target and draft cut text alike."]
+    return Question(
+        name="tokenizer identity",
+        asked="Do target, source and draft make the same tokens of a text?",
+        outcome=outcome,
+        evidence=tuple(found),
+    )
+
+
+def _against_source(evidence: Evidence) -> Iterator[str]:
+    if evidence.evaluation is None:
+        yield f"Target and source are not one model: {evidence.refused}"
+        return
+    for check in evidence.evaluation.identity.checks:
+        if check.name in ("vocabulary", "tokenization", "beginning of a text"):
+            yield f"Target and source, {check.name}: {check.found}."
+
+
+def compatible_tokens(pair: PairReport | None, draft: str) -> Question:
+    """Answer whether the draft can propose the target's tokens, special ones included."""
+    if pair is None:
+        outcome = Outcome.ACCEPT
+        found = [f"{draft} drafts with the target's own tokens."]
+    else:
+        outcome = Outcome.REJECT if pair.verdict is PairVerdict.NOT_USABLE else Outcome.ACCEPT
+        found = [f"{pair.verdict.value}: {pair.reasons[0]}", *pair.reasons[1:]]
+        others = [check for check in pair.checks if check.name not in _CUTTING]
+        found += [_differs(check) for check in others if _matters(check)]
+        found += [f"The same, {c.name}: {c.agrees}." for c in others if not c.differences]
+    return Question(
+        name="vocabulary and special tokens",
+        asked="Can the draft propose what the target says, special tokens included?",
+        outcome=outcome,
+        evidence=tuple(found),
+    )
+
+
+def _checks(pair: PairReport, names: Sequence[str]) -> list[PairCheck]:
+    return [check for check in pair.checks if check.name in names]
+
+
+def _matters(check: PairCheck) -> bool:
+    return any(d.consequence is not Consequence.NONE for d in check.differences)
+
+
+def _differs(check: PairCheck) -> str:
+    first = check.differences[0]
+    return f"Differs, {check.name}: {first.found} {first.effect}"
+
+
+def baseline_equality(certificate: Certificate) -> Question:
+    """Answer whether the output along the draft is the target's alone."""
+    equality = certificate.equality
+    found = list(certificate.reasons)
+    found.append(f"Preserved is {certificate.preserved}")
+    if certificate.sampling is None:
+        found.append("Sampling on the model itself was not tested; --long does.")
+    if equality.differences:
+        found = list(equality.differences)
+    return Question(
+        name="baseline equality",
+        asked="Is the output with the draft that of the target alone?",
+        outcome=_STANDINGS[certificate.standing],
+        evidence=tuple(found),
+    )
+
+
+def caches_right(certificate: Certificate) -> Question:
+    """Answer whether keys and values are right after rejected drafts."""
+    cases = certificate.caches
+    differing = [case for case in cases if case.differing]
+    written_over = sum(case.written_over for case in cases)
+    outcome = Outcome.REJECT if differing else Outcome.ACCEPT
+    if not differing and not written_over:
+        outcome = Outcome.INCONCLUSIVE
+    found = [
+        f"{case.draft}, {case.params}: {case.pages} pages of {case.bytes:,} bytes, "
+        f"{case.written_over} rows of rejected tokens written over, "
+        + (f"pages {list(case.differing)} differ." if case.differing else "equal to a fresh run's.")
+        for case in cases
+    ]
+    found.append(
+        "A draft's own cache is compared only by what it proposes: an error there costs accepted "
+        "tokens and cannot change the output."
+    )
+    return Question(
+        name="caches after rollback",
+        asked="Are keys and values right after drafts were rejected?",
+        outcome=outcome,
+        evidence=tuple(found),
+    )
+
+
+def quality(evaluation: Evaluation | None, refused: str) -> Question:
+    """Answer whether the target may stand for its source."""
+    if evaluation is None:
+        outcome, found = Outcome.REJECT, (refused,)
+    else:
+        outcome, found = evaluation.verdict.outcome, evaluation.verdict.reasons
+    return Question(
+        name="quality of the target",
+        asked="May the quantized target take its source's place?",
+        outcome=outcome,
+        evidence=found,
+    )
+
+
+def faster(report: SpeculationReport) -> Question:
+    """Answer whether the draft makes the target faster at every concurrency that was measured."""
+    together = sorted({run.sequences for run in report.runs})
+    answers = {count: _sign(_gains(report, count)) for count in together}
+    found = [
+        f"{count} at once: {median(_gains(report, count)):.2f} times as fast (median of "
+        f"{len(_gains(report, count))} turns, {answers[count].value}); "
+        + ", ".join(map(_kind, (r for r in report.runs if r.sequences == count)))
+        + "."
+        for count in together
+    ]
+    unequal = [run for run in report.runs if run.repeats and not _same(run)]
+    found += [f"Not the same output: {run.kind}, {run.sequences} at once." for run in unequal]
+    return Question(
+        name="speedup at concurrency",
+        asked="Is the target faster with the draft at the service's concurrency?",
+        outcome=worst(iter(answers.values())),
+        evidence=tuple(found),
+    )
+
+
+def _gains(report: SpeculationReport, sequences: int) -> list[float]:
+    return [t.gain for run in report.runs if run.sequences == sequences for t in run.turns]
+
+
+def _sign(gains: Sequence[float]) -> Outcome:
+    """Return whether most turns are faster, by an exact sign test (Conover 1999, 3.4)."""
+    wins = sum(gain > 1 for gain in gains)
+    interval = binomtest(wins, len(gains)).proportion_ci(LEVEL)
+    if interval.low > 0.5:
+        return Outcome.ACCEPT
+    return Outcome.REJECT if interval.high < 0.5 else Outcome.INCONCLUSIVE
+
+
+def _kind(run: SpeculationRun) -> str:
+    accepted = "" if run.acceptance is None else f", {run.acceptance:.0%} accepted"
+    return f"{run.kind} {run.gain:.2f}{accepted}"
+
+
+def _same(run: SpeculationRun) -> bool:
+    return all(turn.same_output for turn in run.turns)
