@@ -56,7 +56,5 @@ class ScriptedParty:
 
 def scripted_arms(source: Say, candidate: Say, floor: Say | None = None, work=None) -> Arms:
     said = {Role.SOURCE: source, Role.FLOOR: floor, Role.CANDIDATE: candidate}
-    parties = {
-        role: ScriptedParty(say, f"{role.value:0>64}") for role, say in said.items() if say
-    }
+    parties = {role: ScriptedParty(say, f"{role.value:0>64}") for role, say in said.items() if say}
     return Arms(parties, work)

@@ -188,7 +188,9 @@ def test_every_question_of_the_suite_names_every_value_of_its_calls():
 
 def test_functions_are_told_as_the_template_has_room_for_them():
     plain = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
-    knowing = ChatTemplate("{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[-1].content }}")
+    knowing = ChatTemplate(
+        "{% if tools %}{{ tools | tojson }}{% endif %}{{ messages[-1].content }}"
+    )
     broken = ChatTemplate("{% if tools %}{{ raise_exception('none') }}{% endif %}hello")
     told = [presentation_of(template) for template in (plain, knowing, broken, None)]
     assert told == [

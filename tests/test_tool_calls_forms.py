@@ -53,7 +53,11 @@ OFFERED = ("set_lamp", "shop.stock")
             [STOCK, LAMP],
         ),
         ("shop.stock(item='rope')", CallForm.PYTHON, [STOCK]),
-        ("set_lamp(room=null, percent=-1.5)", CallForm.PYTHON, [Call("set_lamp", {"room": None, "percent": -1.5})]),
+        (
+            "set_lamp(room=null, percent=-1.5)",
+            CallForm.PYTHON,
+            [Call("set_lamp", {"room": None, "percent": -1.5})],
+        ),
     ],
 )
 def test_every_form_is_read(text, form, calls):
@@ -76,7 +80,7 @@ def test_a_text_without_a_call_has_none(text):
         ('<tool_call>{"name": "set_lamp", "arguments": {"room": ', "no JSON"),
         ('{"name": "set_lamp", "arguments": 3}', "no object"),
         ('{"name": 3}', "no name"),
-        ('[1, 2]', "no object with a name"),
+        ("[1, 2]", "no object with a name"),
         ("set_lamp('hall', 40)", "no name"),
         ("set_lamp(room=hall)", "no value"),
         ("set_lamp(room='hall'", "no Python"),

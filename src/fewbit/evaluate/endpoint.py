@@ -131,7 +131,9 @@ class EndpointAnswerer:
         try:
             found = self.client.post(TEXT, body)
             told = found["choices"][0]["logprobs"]
-            given = list(zip(told["tokens"], told["text_offset"], told["token_logprobs"], strict=True))
+            given = list(
+                zip(told["tokens"], told["text_offset"], told["token_logprobs"], strict=True)
+            )
             top = told["top_logprobs"]
         except (RequestError, KeyError, TypeError, IndexError, ValueError) as error:
             raise UnsupportedError(

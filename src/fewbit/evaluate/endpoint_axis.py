@@ -153,7 +153,9 @@ class _Ids:
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokens = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
         plain = sorted(tokens - tokenizer.special_ids, reverse=True)
-        self._by_bytes = {tokenizer.token_bytes(t): t for t in sorted(tokens & tokenizer.special_ids)}
+        self._by_bytes = {
+            tokenizer.token_bytes(t): t for t in sorted(tokens & tokenizer.special_ids)
+        }
         self._by_bytes |= {tokenizer.token_bytes(t): t for t in plain}
 
     def of(self, token: str) -> int | None:

@@ -109,7 +109,9 @@ def _tokenization(client: Client, facts: EndpointFacts, source: Subject) -> str:
         return f"{_NOT_CHECKED}the server does not tokenize for others"
     ours = source.tokenizer.encode(PROBE)
     if tokens != ours:
-        at = next((i for i, pair in enumerate(zip(tokens, ours, strict=False)) if len(set(pair)) > 1), 0)
+        at = next(
+            (i for i, pair in enumerate(zip(tokens, ours, strict=False)) if len(set(pair)) > 1), 0
+        )
         raise IdentityError(
             f"The server cuts the probe text into other tokens, from token {at} on: "
             f"{tokens[at : at + 3]}, the source {ours[at : at + 3]}; it serves another or an old "

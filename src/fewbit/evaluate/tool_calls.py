@@ -14,7 +14,7 @@ from pathlib import Path
 from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import RequestError, UsageError
 from fewbit.evaluate.answers import Ask
-from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.arms import Arm, Arms, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.structured import SchemaItem
@@ -98,9 +98,13 @@ def tools_axis(suite: Path | None) -> ToolsAxis:
     Raises:
         BadFileError, MissingError, UnsupportedError: as `read_bfcl` and `read_schemas`.
     """
-    bfcl, schemas = ([], []) if suite is None else (
-        sorted((suite / "tools").glob("*.json")),
-        sorted((suite / "schemas").glob("*.jsonl")),
+    bfcl, schemas = (
+        ([], [])
+        if suite is None
+        else (
+            sorted((suite / "tools").glob("*.json")),
+            sorted((suite / "schemas").glob("*.jsonl")),
+        )
     )
     if not bfcl and not schemas:
         return ToolsAxis()
@@ -166,9 +170,7 @@ def _too_long(ask: Ask, source: LoadedModel, context: int) -> str:
     return f"a prompt of {tokens:,} tokens and {ask.max_tokens} more do not fit {context:,}"
 
 
-def _answered(
-    arms: Arms, arm: Arm, asked: Asked, progress: Progress
-) -> Mapping[str, Answer]:
+def _answered(arms: Arms, arm: Arm, asked: Asked, progress: Progress) -> Mapping[str, Answer]:
     """Return an arm's answers by the names of the asks; what was kept is not asked again."""
     asks = asked.asks
     kept = arms.kept(arm.role, fingerprint("tools", [_deciding(ask) for ask in asks]))

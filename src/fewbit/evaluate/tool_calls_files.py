@@ -117,7 +117,9 @@ def _kind(path: Path) -> str:
 def _keys(path: Path) -> Mapping[str, tuple[Expected, ...]]:
     return {
         line.id: tuple(
-            Expected(name, accepted) for call in line.ground_truth for name, accepted in call.items()
+            Expected(name, accepted)
+            for call in line.ground_truth
+            for name, accepted in call.items()
         )
         for _, line in _lines(path, _Key)
     }

@@ -292,4 +292,3 @@ def _notes(asked: Asked, found: Found) -> Iterable[str]:
                 f"{broken} answers of the {role.value} under a grammar ended and are not valid by "
                 "the schema: the two libraries read these schemas differently."
             )
-

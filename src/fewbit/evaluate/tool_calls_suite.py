@@ -139,7 +139,10 @@ _SHOP = (
         "set_price",
         "Set the price of an item.",
         {"item": _GOODS, "euros": _number("Price in euros.", 3.5, 12, 7.25, 20)},
-        ("Set the price of the item {item} to {euros} euros.", "Sell the {item} for {euros} euros."),
+        (
+            "Set the price of the item {item} to {euros} euros.",
+            "Sell the {item} for {euros} euros.",
+        ),
     ),
     _Function(
         "count_stock",
