@@ -3,6 +3,7 @@ import pytest
 from fewbit.evaluate.structured import json_fault, schema_fault
 from fewbit.evaluate.structured_suite import builtin_schemas
 
+DRAFT4 = "http://json-schema.org/draft-04/schema#"
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
@@ -47,7 +48,8 @@ def test_a_schema_without_an_end_is_a_fault_and_no_crash():
         ({"type": "strin"}, "no schema"),
         ({"$ref": "https://example.org/other.json"}, "refers to"),
         ({"properties": {"a": {"$ref": "#/$defs/absent"}}}, "refers to"),
-        ({"type": "string", "pattern": "(?<x"}, "pattern"),
+        ({"type": "string", "pattern": "(?<x"}, "no schema"),
+        ({"$schema": DRAFT4, "patternProperties": {"(?<x": {}}}, "the pattern"),
     ],
 )
 def test_a_schema_that_cannot_be_used_says_why(schema, why):
@@ -55,10 +57,14 @@ def test_a_schema_that_cannot_be_used_says_why(schema, why):
 
 
 def test_a_property_may_be_called_as_a_keyword_is():
-    schema = {"type": "object", "properties": {"pattern": {"type": "string"}, "$ref": {}}}
+    schema = {
+        "type": "object",
+        "properties": {"pattern": {"type": "string"}, "$ref": {"type": "integer"}},
+        "enum": [{"$ref": "elsewhere"}],
+    }
     assert schema_fault(schema) == ""
     assert schema_fault(SCHEMA) == ""
-    assert schema_fault({"$schema": "http://json-schema.org/draft-04/schema#", **SCHEMA}) == ""
+    assert schema_fault({"$schema": DRAFT4, **SCHEMA}) == ""
 
 
 def test_the_suite_is_usable_and_has_no_two_alike():

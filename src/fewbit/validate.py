@@ -186,14 +186,14 @@ def caches_right(certificate: Certificate) -> Question:
 def quality(evaluation: Evaluation | None, refused: str) -> Question:
     """Answer whether the target may stand for its source."""
     if evaluation is None:
-        outcome, found = Outcome.REJECT, (refused,)
+        outcome, found = Outcome.REJECT, [refused]
     else:
-        outcome, found = evaluation.verdict.outcome, evaluation.verdict.reasons
+        outcome, found = evaluation.verdict.outcome, list(evaluation.verdict.reasons)
     return Question(
         name="quality of the target",
         asked="May the quantized target take its source's place?",
         outcome=outcome,
-        evidence=found,
+        evidence=tuple(found),
     )
 
 

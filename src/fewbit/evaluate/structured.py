@@ -23,6 +23,12 @@ from fewbit.tokens.grammar import Grammar, GrammarKind
 
 _FENCED = re.compile(r"\A```[\w+-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose objects are schemas by names that are no keywords."""
+
+_PLAIN = ("enum", "const", "default", "examples")
+"""Keywords of values that are no schemas."""
+
 _ASKED = "Answer with JSON that satisfies this schema, and with nothing else."
 
 _NOTHING_ELSE: Registry[Any] = Registry()
@@ -86,11 +92,12 @@ def schema_fault(schema: Any) -> str:
     for reference in _values(schema, "$ref"):
         if not _resolves(schema, reference):
             return f"it refers to {str(reference)[:80]!r}"
-    for pattern in _values(schema, "pattern"):
-        try:
-            re.compile(str(pattern))
-        except re.error as error:
-            return f"the pattern {str(pattern)[:80]!r} is none that Python reads ({error})"
+    for patterns in _values(schema, "patternProperties"):  # which older drafts do not check
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                return f"the pattern {pattern[:80]!r} is none that Python reads ({error})"
     return ""
 
 
@@ -125,13 +132,16 @@ def _resource(schema: Mapping[str, Any]) -> Resource[Any]:
 
 
 def _values(schema: Any, key: str) -> Iterator[Any]:
-    """Yield what stands under a key anywhere in a schema."""
-    if isinstance(schema, dict):
-        for name, value in schema.items():
-            if name == key and not isinstance(value, dict):
-                yield value
-            else:
-                yield from _values(value, key)
-    elif isinstance(schema, list):
+    """Yield what stands under a keyword anywhere in a schema, properties of that name aside."""
+    if isinstance(schema, list):
         for value in schema:
+            yield from _values(value, key)
+    if not isinstance(schema, dict):
+        return
+    for name, value in schema.items():
+        if name == key:
+            yield value
+        if name in _NAMED and isinstance(value, dict):
+            yield from _values(list(value.values()), key)
+        elif name not in _PLAIN:
             yield from _values(value, key)

@@ -124,7 +124,7 @@ _KINDS = (
         {"dish": _STRING, "minutes": _whole(1, 600), "ingredients": _list(_STRING, 2, 4)},
         "{dish} takes {minutes} minutes and needs {ingredients}.",
         {
-            "dish": ("Pancakes", "Onion soup", "Rice pudding"),
+            "dish": ("Pancakes", "Onion soup", "Rice pudding", "Dumplings"),
             "minutes": ("20", "45", "35"),
             "ingredients": ("eggs and milk", "onions, butter and stock", "rice and cream"),
         },
@@ -154,10 +154,10 @@ _KINDS = (
         {"name": _STRING, "seats": _whole(1, 500), "beamer": _FLAG, "floor": _whole(-2, 40)},
         "The room '{room}' on floor {floor} has {seats} seats and {beamer}.",
         {
-            "room": ("Oak", "Birch", "Maple"),
+            "beamer": ("a beamer", "no beamer"),
+            "room": ("Oak", "Birch", "Maple", "Ash", "Elm"),
             "floor": ("2", "0", "5"),
             "seats": ("8", "24", "60"),
-            "beamer": ("a beamer", "no beamer"),
         },
     ),
     _Kind(

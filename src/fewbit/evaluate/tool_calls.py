@@ -89,7 +89,7 @@ class ToolsAxis:
         template = source.loaded.template
         form = form_of(None if template is None else template.source)
         asked = _asked_of(self, presentation_of(template), form)
-        return _possible(asked, source.loaded, self.context)
+        return _possible(asked, source.loaded)
 
 
 def tools_axis(suite: Path | None) -> ToolsAxis:
@@ -136,13 +136,12 @@ def _asked_of(axis: ToolsAxis, presentation: Presentation, form: CallForm) -> As
     )
 
 
-def _possible(asked: Asked, source: LoadedModel, context: int) -> Asked:
+def _possible(asked: Asked, source: LoadedModel) -> Asked:
     """Leave out what does not fit the context, and schemas that no grammar is made of."""
     grammars = source.served.constraint
     assert grammars is not None
     obstacles = {
-        ask.name: _too_long(ask, source, context) or _no_grammar(ask, grammars)
-        for ask in asked.asks
+        ask.name: _too_long(ask, source) or _no_grammar(ask, grammars) for ask in asked.asks
     }
     left = tuple(LeftOut(name=name, why=why) for name, why in obstacles.items() if why)
     return asked.without(left)
@@ -158,16 +157,17 @@ def _no_grammar(ask: Ask, grammars: Callable[[Grammar], Constraint]) -> str:
     return ""
 
 
-def _too_long(ask: Ask, source: LoadedModel, context: int) -> str:
+def _too_long(ask: Ask, source: LoadedModel) -> str:
     if isinstance(ask.prompt, str):
         tokens = len(source.text_prompt(ask.prompt))
     else:
         assert source.template is not None
         text = source.template.render(ask.prompt, ask.tools or None)
         tokens = len(source.tokenizer.encode(text, add_special=False, parse_special=True))
-    if tokens + ask.max_tokens <= context:
+    if tokens + ask.max_tokens <= source.runner.context:
         return ""
-    return f"a prompt of {tokens:,} tokens and {ask.max_tokens} more do not fit {context:,}"
+    room = source.runner.context
+    return f"a prompt of {tokens:,} tokens and {ask.max_tokens} more do not fit {room:,}"
 
 
 def _answered(arms: Arms, arm: Arm, asked: Asked, progress: Progress) -> Mapping[str, Answer]:

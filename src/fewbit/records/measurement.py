@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from fewbit.records.base import Record
+from fewbit.records.endpoint import EndpointDetails
 from fewbit.records.kernel_axis import KernelsDetails
 from fewbit.records.language import LanguageDetails
 from fewbit.records.long_context import LongContextDetails
@@ -85,6 +86,7 @@ Details = (
     | MemoryDetails
     | KernelsDetails
     | NumericsDetails
+    | EndpointDetails
 )
 """What a reader may look up, of each axis its own record."""
 
