@@ -45,6 +45,9 @@ SAMPLES = "samples"
 DEFAULT = "default"
 """The name of the calibration half of the text that Python carries."""
 
+SAMPLES_TEXT = "the model's own samples"
+"""What records call them."""
+
 _HELD_OUT_SAMPLES = 1 << 32
 """The number of the first held-out sample: no calibration has so many."""
 
@@ -284,7 +287,7 @@ class _Reader:
         ]
         marked = tuple((tokens, np.ones(len(tokens), np.bool_)) for tokens in written)
         note = f"drawn at temperature 1 from the model with its float matrices in {WRITER_FORMAT}"
-        return _Part("the model's own samples", marked, (note,))
+        return _Part(SAMPLES_TEXT, marked, (note,))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Documents: the text that every CPython carries, a file of one's own, and whether two overlap.
+"""Documents: the text that every CPython carries, or a file of one's own.
 
 The default text needs no download: the topics of `pydoc` for prose and the modules of the standard
 library for code. A document's own SHA-256 decides which of two halves it belongs to, and one that
@@ -12,14 +12,14 @@ import hashlib
 import json
 import sys
 import sysconfig
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
 from pathlib import Path
 
-from fewbit.errors import BadFileError, MissingError, UsageError
+from fewbit.calibrate.shingles import Known, shingles
+from fewbit.errors import BadFileError, MissingError
 
 MINIMUM_CHARACTERS = 2600
 """Shorter topics and modules are left out of the default text: they would not fill a window of 512
@@ -31,12 +31,6 @@ with other documents than that."""
 
 PIECE_CHARACTERS = 2600
 """Blocks of a plain text file are joined until they have this many characters."""
-
-SHINGLE_WORDS = 12
-"""Words in a row that two texts must share to count as overlapping there."""
-
-SHARED_LIMIT = 0.2
-"""Share of a document's shingles that may occur in the other text: licence headers do."""
 
 
 class Half(Enum):
@@ -91,8 +85,13 @@ def default_text(half: Half) -> Documents:
             "this Python carries no pydoc topics and library sources; give a text with --text."
         )
     kept = _distinct(halves)[-1]
+    return collect(default_name(half), kept)
+
+
+def default_name(half: Half) -> str:
+    """Return the name of one half of the default text; it tells the Python it comes from."""
     version = ".".join(map(str, sys.version_info[:3]))
-    return collect(f"CPython {version} topics and library, {half.name.lower()} half", kept)
+    return f"CPython {version} topics and library, {half.name.lower()} half"
 
 
 def evaluation_text(path: Path | None) -> Documents:
@@ -138,35 +137,6 @@ def read_file(path: Path) -> str:
         ) from error
 
 
-def overlap(evaluation: Documents, calibration: Documents) -> dict[str, float]:
-    """Return, by name, the evaluation documents that share text with a calibration document.
-
-    The figure is the largest share of runs of `SHINGLE_WORDS` words, whatever case and spacing,
-    that a document has in common with one of the others, out of the shorter of the two; only
-    documents above `SHARED_LIMIT` are listed.
-    """
-    known = _Known()
-    for other in calibration.documents:
-        known.add(_shingles(other.text))
-    shares = {d.name: known.share(_shingles(d.text)) for d in evaluation.documents}
-    return {name: share for name, share in shares.items() if share > SHARED_LIMIT}
-
-
-def refuse_overlap(evaluation: Documents, calibration: Documents) -> None:
-    """Refuse to evaluate on what was calibrated on.
-
-    Raises:
-        UsageError: a document of `evaluation` is largely contained in `calibration`.
-    """
-    found = overlap(evaluation, calibration)
-    if found:
-        name, share = max(found.items(), key=lambda item: item[1])
-        raise UsageError(
-            f"{len(found)} of {len(evaluation.documents)} evaluation documents are in the "
-            f"calibration text (document '{name}' to {share:.0%}); evaluate on another text."
-        )
-
-
 def _topics() -> Iterator[Document]:
     from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte, wanted here only
 
@@ -196,34 +166,8 @@ def _half_of(document: Document) -> Half:
 
 def _distinct(halves: list[list[Document]]) -> list[list[Document]]:
     """Leave out every document that largely repeats an earlier one, of its own half or another."""
-    known = _Known()
-    return [[d for d in half if known.admit(_shingles(d.text))] for half in halves]
-
-
-class _Known:
-    """The shingles of documents seen so far, and which documents have each."""
-
-    def __init__(self) -> None:
-        self._owners: dict[int, list[int]] = {}
-        self._sizes: list[int] = []
-
-    def add(self, shingles: set[int]) -> None:
-        for shingle in shingles:
-            self._owners.setdefault(shingle, []).append(len(self._sizes))
-        self._sizes.append(len(shingles))
-
-    def share(self, shingles: set[int]) -> float:
-        """Return the largest share in common with one document, of the smaller of the two."""
-        common = Counter(o for s in shingles for o in self._owners.get(s, ()))
-        shares = (n / min(len(shingles), self._sizes[owner]) for owner, n in common.items())
-        return max(shares, default=0.0)
-
-    def admit(self, shingles: set[int]) -> bool:
-        """Add a document and return True, unless it repeats one seen before."""
-        if self.share(shingles) > SHARED_LIMIT:
-            return False
-        self.add(shingles)
-        return True
+    known = Known()
+    return [[d for d in half if known.admit(shingles(d.text))] for half in halves]
 
 
 def _json_lines(path: Path, text: str) -> list[str]:
@@ -257,10 +201,3 @@ def _pieces(text: str) -> list[str]:
             blocks = []
     rest = "\n\n".join(blocks)
     return [piece for piece in (*pieces, rest) if piece.strip()]
-
-
-def _shingles(text: str) -> set[int]:
-    # Built-in hashes differ from process to process; they are only ever compared within one.
-    words = text.lower().split()
-    ends = range(min(SHINGLE_WORDS, len(words)), len(words) + 1)
-    return {hash(tuple(words[max(0, end - SHINGLE_WORDS) : end])) for end in ends}

@@ -2,35 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fewbit.calibrate.entries import Conversation, Entry, Passage, read_entries
-from fewbit.calibrate.text import Documents, collect, document, refuse_overlap
+from fewbit.calibrate.mix import SAMPLES_TEXT
+from fewbit.calibrate.overlap import refuse_overlap
+from fewbit.calibrate.text import (
+    Documents,
+    Half,
+    collect,
+    default_name,
+    default_text,
+    document,
+)
 from fewbit.records.manifest import Manifest
 
+Decode = Callable[[Sequence[int]], str]
 
-def refuse_calibrated(documents: Documents, manifest: Manifest | None) -> None:
-    """Compare a text with the files that the candidate's manifest names as its calibration text.
 
-    Text that is no longer where it was, and token ids, cannot be compared; the default texts for
-    calibration and evaluation have nothing in common by construction.
+def refuse_calibrated(
+    documents: Documents, manifest: Manifest | None, decode: Decode | None = None
+) -> tuple[str, ...]:
+    """Compare a text with what the candidate's manifest names as its calibration text.
+
+    What the model wrote itself is not compared: nobody else has it. The two halves of the default
+    text have nothing in common by construction.
+
+    Args:
+        documents: the evaluation text.
+        manifest: of the candidate, where it has one.
+        decode: turns token ids of calibration files into text; without it they are not compared.
+
+    Returns:
+        Sentences about calibration text that could not be compared.
 
     Raises:
-        UsageError: a document is largely contained in a calibration file.
-        BadFileError, MissingError: such a file cannot be read.
+        UsageError: a document is largely contained in calibration text; names the share and an
+            example.
+        BadFileError, MissingError: a calibration file cannot be read.
     """
-    calibration = None if manifest is None else manifest.calibration
-    for part in () if calibration is None else calibration.texts:
-        path = Path(part.name)
-        if path.is_file():
-            texts = [_text(entry) for entry in read_entries(path)]
-            found = [document(f"{path.name}#{i + 1}", t) for i, t in enumerate(texts) if t]
-            refuse_overlap(documents, collect(path.name, found))
+    if manifest is None:
+        return ()
+    notes = [] if manifest.importance is None else [_unknown(manifest.importance.name)]
+    named = () if manifest.calibration is None else manifest.calibration.texts
+    for name in (text.name for text in named if text.name != SAMPLES_TEXT):
+        known = _calibration_text(name, documents, decode)
+        if known is None:
+            notes.append(_gone(name))
+        else:
+            refuse_overlap(documents, known)
+    return tuple(notes)
 
 
-def _text(entry: Entry) -> str:
+def _calibration_text(name: str, documents: Documents, decode: Decode | None) -> Documents | None:
+    """Return a calibration text by the name it has in records, or None where it is not here."""
+    if name == default_name(Half.CALIBRATION):
+        apart = documents.name == default_name(Half.EVALUATION)
+        return collect(name, ()) if apart else default_text(Half.CALIBRATION)
+    path = Path(name)
+    if not path.is_file():
+        return None
+    texts = [_text(entry, decode) for entry in read_entries(path)]
+    return collect(name, [document(f"{path.name}#{i + 1}", t) for i, t in enumerate(texts) if t])
+
+
+def _text(entry: Entry, decode: Decode | None) -> str:
     if isinstance(entry, Passage):
         return entry.text
     if isinstance(entry, Conversation):
         return "\n\n".join(str(message.get("content", "")) for message in entry.messages)
-    return ""
+    kept = [token for token, counts in zip(entry.ids, entry.mask, strict=True) if counts]
+    return decode(kept) if decode else ""
+
+
+def _gone(name: str) -> str:
+    return (
+        f"The candidate was calibrated on '{name}', which is not here, so whether the evaluation "
+        "text is in it could not be looked for."
+    )
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"The candidate was made with the importance matrix '{name}', which does not hold its "
+        "text, so whether the evaluation text is in that could not be looked for."
+    )
