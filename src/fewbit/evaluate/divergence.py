@@ -13,7 +13,7 @@ rounding leaves below 0 is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -30,14 +30,30 @@ class Comparison:
 
     `divergence` is KL(source || candidate) and `reverse_divergence` KL(candidate || source), both
     float64 in nats. The losses are the negative log-likelihoods of the token that follows, float64
-    in nats. `agreement` is bool: both rank the same token first, ties to the lower id.
+    in nats.
+
+    `source_first` and `candidate_first` are the ids (int32) that each ranks first, ties to the
+    lower id, and `source_chance` and `candidate_chance` their probabilities (float64). `lead` is
+    by how many nats the source prefers its first token to its second, and `candidate_lead` by how
+    many the candidate prefers the first of the same two tokens (float64; negative where it prefers
+    the other). Of a vocabulary of one token both are infinite.
     """
 
     divergence: NDArray[np.float64]
     reverse_divergence: NDArray[np.float64]
     source_loss: NDArray[np.float64]
     candidate_loss: NDArray[np.float64]
-    agreement: NDArray[np.bool_]
+    source_first: NDArray[np.int32]
+    candidate_first: NDArray[np.int32]
+    source_chance: NDArray[np.float64]
+    candidate_chance: NDArray[np.float64]
+    lead: NDArray[np.float64]
+    candidate_lead: NDArray[np.float64]
+
+    @property
+    def agreement(self) -> NDArray[np.bool_]:
+        """Where both rank the same token first."""
+        return self.source_first == self.candidate_first
 
 
 def compare(
@@ -50,11 +66,23 @@ def compare(
         candidate: float32 of the same shape.
         targets: int32 [positions], the tokens that follow.
     """
-    assert source.shape == candidate.shape and len(targets) == len(source)
-    row = _row_comparison(source.shape[1])
-    found = [row(*rows) for rows in zip(source, candidate, targets.tolist(), strict=True)]
-    columns = np.array(found, np.float64).reshape(len(found), 5).T
-    return Comparison(columns[0], columns[1], columns[2], columns[3], columns[4] > 0)
+    return compare_all(source, (candidate,), targets)[0]
+
+
+def compare_all(
+    source: NDArray[np.float32],
+    others: Sequence[NDArray[np.float32]],
+    targets: NDArray[np.int32],
+) -> tuple[Comparison, ...]:
+    """Compare several models with one source, whose softmax is taken once; as `compare`."""
+    assert all(other.shape == source.shape for other in others) and len(targets) == len(source)
+    rows = _Rows(source.shape[1])
+    found: list[list[_Row]] = [[] for _ in others]
+    for i, target in enumerate(targets.tolist()):
+        rows.take_source(source[i])
+        for column, other in zip(found, others, strict=True):
+            column.append(rows.against(other[i], target))
+    return tuple(map(_comparison, found))
 
 
 def concatenate(parts: list[Comparison]) -> Comparison:
@@ -72,38 +100,83 @@ def first_not_finite(logits: NDArray[np.float32]) -> tuple[int, int] | None:
     return int(row), int(token)
 
 
-def _row_comparison(
-    vocabulary: int,
-) -> Callable[[NDArray[np.float32], NDArray[np.float32], int], tuple[float, ...]]:
-    """Return a function of one row that reuses its buffers; they stay zero past the vocabulary."""
-    blocks = (-(-vocabulary // _BLOCK), _BLOCK)
-    weight_blocks, difference_blocks = np.zeros(blocks), np.zeros(blocks)
-    weights = weight_blocks.reshape(-1)[:vocabulary]
-    difference = difference_blocks.reshape(-1)[:vocabulary]
-    shifted_a, shifted_b = np.empty(vocabulary), np.empty(vocabulary)
+_Row = tuple[float, ...]
 
-    def mean_difference(shifted: NDArray[np.float64]) -> tuple[float, float]:
-        """Return log Z of a shifted row, and the mean of the difference under its softmax."""
-        np.exp(shifted, out=weights)
-        total = float(weights.sum())
-        dots = np.vecdot(weight_blocks, difference_blocks)
-        return math.log(total), float(dots.sum()) / total
+_DTYPES = {"source_first": np.int32, "candidate_first": np.int32}
 
-    def row(
-        a: NDArray[np.float32], b: NDArray[np.float32], target: int
-    ) -> tuple[float, float, float, float, bool]:
-        best_a, best_b = int(a.argmax()), int(b.argmax())
-        np.subtract(a, a[best_a], out=shifted_a, dtype=np.float64)
-        np.subtract(b, b[best_b], out=shifted_b, dtype=np.float64)
-        np.subtract(shifted_a, shifted_b, out=difference)
-        log_a, mean_a = mean_difference(shifted_a)
-        log_b, mean_b = mean_difference(shifted_b)
+
+def _comparison(rows: list[_Row]) -> Comparison:
+    names = [field.name for field in fields(Comparison)]
+    columns = np.array(rows, np.float64).reshape(len(rows), len(names)).T
+    return Comparison(
+        *(c.astype(_DTYPES.get(n, np.float64)) for n, c in zip(names, columns, strict=True))
+    )
+
+
+class _Rows:
+    """Rows of one vocabulary; its buffers are used again and stay zero past the vocabulary."""
+
+    def __init__(self, vocabulary: int) -> None:
+        blocks = (-(-vocabulary // _BLOCK), _BLOCK)
+        self._source, self._other = (_Shifted(vocabulary, blocks) for _ in range(2))
+        self._difference_blocks = np.zeros(blocks)
+        self._difference = self._difference_blocks.reshape(-1)[:vocabulary]
+        self._second = 0
+
+    def take_source(self, logits: NDArray[np.float32]) -> None:
+        """Take the row that the others are compared with."""
+        self._source.take(logits)
+        self._second = _second(logits, self._source.first)
+
+    def against(self, logits: NDArray[np.float32], target: int) -> _Row:
+        """Return the fields of a `Comparison` of one position."""
+        a, b = self._source, self._other
+        b.take(logits)
+        np.subtract(a.shifted, b.shifted, out=self._difference)
+        mean_a, mean_b = a.mean(self._difference_blocks), b.mean(self._difference_blocks)
         return (
-            max(0.0, mean_a - log_a + log_b),
-            max(0.0, -mean_b - log_b + log_a),
-            log_a - float(shifted_a[target]),
-            log_b - float(shifted_b[target]),
-            best_a == best_b,
+            max(0.0, mean_a - a.log_total + b.log_total),
+            max(0.0, -mean_b - b.log_total + a.log_total),
+            a.log_total - float(a.shifted[target]),
+            b.log_total - float(b.shifted[target]),
+            a.first,
+            b.first,
+            math.exp(-a.log_total),
+            math.exp(-b.log_total),
+            *(self._lead(shifted) for shifted in (a.shifted, b.shifted)),
         )
 
-    return row
+    def _lead(self, shifted: NDArray[np.float64]) -> float:
+        if len(shifted) == 1:
+            return math.inf
+        return float(shifted[self._source.first] - shifted[self._second])
+
+
+class _Shifted:
+    """One model's row less its maximum, and its softmax's weights."""
+
+    def __init__(self, vocabulary: int, blocks: tuple[int, int]) -> None:
+        self._weight_blocks = np.zeros(blocks)
+        self._weights = self._weight_blocks.reshape(-1)[:vocabulary]
+        self.shifted = np.empty(vocabulary)
+        self.first, self._total, self.log_total = 0, 1.0, 0.0
+
+    def take(self, logits: NDArray[np.float32]) -> None:
+        """Take a row: its first token, its logits less the first's, and log Z of those."""
+        self.first = int(logits.argmax())
+        np.subtract(logits, logits[self.first], out=self.shifted, dtype=np.float64)
+        np.exp(self.shifted, out=self._weights)
+        self._total = float(self._weights.sum())
+        self.log_total = math.log(self._total)
+
+    def mean(self, blocks: NDArray[np.float64]) -> float:
+        """Return the mean of values under the row's softmax."""
+        return float(np.vecdot(self._weight_blocks, blocks).sum()) / self._total
+
+
+def _second(logits: NDArray[np.float32], first: int) -> int:
+    """Return the token ranked second, ties to the lower id; the first where there is one alone."""
+    before, after = logits[:first], logits[first + 1 :]
+    places = [int(before.argmax())] if len(before) else []
+    places += [first + 1 + int(after.argmax())] if len(after) else []
+    return max(places, key=lambda place: (float(logits[place]), -place), default=first)
