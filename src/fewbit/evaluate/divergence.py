@@ -24,6 +24,10 @@ _BLOCK = 8192
 which on a busy machine cost 10 times what they save."""
 
 
+DTYPES: dict[str, type[np.generic]] = {"source_first": np.int32, "candidate_first": np.int32}
+"""Types of a comparison's fields that are not float64."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One entry per position; all arrays have the same length.
@@ -53,7 +57,7 @@ class Comparison:
     @property
     def agreement(self) -> NDArray[np.bool_]:
         """Where both rank the same token first."""
-        return self.source_first == self.candidate_first
+        return np.asarray(self.source_first == self.candidate_first)
 
 
 def compare(
@@ -102,14 +106,12 @@ def first_not_finite(logits: NDArray[np.float32]) -> tuple[int, int] | None:
 
 _Row = tuple[float, ...]
 
-_DTYPES = {"source_first": np.int32, "candidate_first": np.int32}
-
 
 def _comparison(rows: list[_Row]) -> Comparison:
     names = [field.name for field in fields(Comparison)]
     columns = np.array(rows, np.float64).reshape(len(rows), len(names)).T
     return Comparison(
-        *(c.astype(_DTYPES.get(n, np.float64)) for n, c in zip(names, columns, strict=True))
+        *(c.astype(DTYPES.get(n, np.float64)) for n, c in zip(names, columns, strict=True))
     )
 
 
