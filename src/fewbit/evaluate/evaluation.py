@@ -25,7 +25,8 @@ from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.program import CacheType
-from fewbit.records.evaluation import Evaluation, Gate, TensorError, Verdict
+from fewbit.records.evaluation import Evaluation, Gate, Verdict
+from fewbit.records.scan import TensorError
 from fewbit.records.kernels import Activations, kernel_fallbacks
 from fewbit.records.language import TextFacts
 from fewbit.records.model import ModelFacts

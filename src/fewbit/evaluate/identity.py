@@ -9,7 +9,7 @@ a Hugging Face folder.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource
 from fewbit.program import Op, Slot
 from fewbit.records.evaluation import DeclaredChange, Identity, IdentityCheck
-from fewbit.records.manifest import Manifest
+from fewbit.records.manifest import Change, Manifest
 from fewbit.tokens.identity import cut_difference, fingerprint, vocabulary
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -241,8 +241,13 @@ def _declared(candidate: Subject) -> dict[Slot, str]:
     """Return the change that the candidate's manifest declares of each slot."""
     if candidate.manifest is None:
         return {}
-    slots = {stored.name: slot for slot, stored in candidate.model.slots.items()}
     changes = (*candidate.manifest.transforms, *candidate.manifest.tuning)
+    return changed_slots(candidate, changes)
+
+
+def changed_slots(candidate: Subject, changes: Iterable[Change]) -> dict[Slot, str]:
+    """Return the slots whose tensors some changes name, each with the change's name."""
+    slots = {stored.name: slot for slot, stored in candidate.model.slots.items()}
     return {slots[name]: c.name for c in changes for name in c.tensors if name in slots}
 
 

@@ -10,7 +10,7 @@ from fewbit.formats.distance import relative_error
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import ModelSource
 from fewbit.program import OUTSIDE, Slot
-from fewbit.records.evaluation import TensorError
+from fewbit.records.scan import TensorError
 
 
 def tensor_errors(source: ModelSource, candidate: ModelSource) -> tuple[TensorError, ...]:

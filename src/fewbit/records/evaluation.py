@@ -15,6 +15,7 @@ from fewbit.records.language import (
 )
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
+from fewbit.records.scan import TensorError
 
 EVALUATION_VERSION = 1
 
@@ -42,19 +43,6 @@ class Identity(Record, frozen=True, kw_only=True):
     rounded_tensors: int = 0
     """Unquantized tensors that equal the source's values rounded to a narrower float type."""
     declared: tuple[DeclaredChange, ...] = ()
-
-
-class TensorError(Record, frozen=True, kw_only=True):
-    """How far a slot's decoded weights lie from the source's."""
-
-    slot: str
-    layer: int
-    """-1 outside the layers."""
-    source_format: str
-    candidate_format: str
-    weights: int
-    relative_error: float
-    """Frobenius norm of the difference over that of the source."""
 
 
 class Gate(Record, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from fewbit.records.long_context import LongContextDetails
 from fewbit.records.memory_axis import MemoryDetails
 from fewbit.records.numerics import NumericsDetails
 from fewbit.records.safety import SafetyDetails
+from fewbit.records.scan import ScanDetails
 from fewbit.records.speed_axis import SpeedDetails
 from fewbit.records.tasks import TasksDetails
 from fewbit.records.tools import ToolsDetails
@@ -87,6 +88,7 @@ Details = (
     | KernelsDetails
     | NumericsDetails
     | EndpointDetails
+    | ScanDetails
 )
 """What a reader may look up, of each axis its own record."""
 

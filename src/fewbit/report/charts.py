@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fewbit.records.evaluation import Attempt, Axis, CompressReport, TensorError
+from fewbit.records.evaluation import Attempt, Axis, CompressReport
+from fewbit.records.scan import TensorError
 from fewbit.records.figures import number, size
 from fewbit.records.language import HistogramBin
 from fewbit.records.model import ModelFacts
