@@ -26,11 +26,11 @@ from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.program import CacheType
 from fewbit.records.evaluation import Evaluation, Gate, Verdict
-from fewbit.records.scan import TensorError
 from fewbit.records.kernels import Activations, kernel_fallbacks
 from fewbit.records.language import TextFacts
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
+from fewbit.records.scan import TensorError
 from fewbit.runtime.native import available_cores
 
 SCREEN_LEVEL = 0.999

@@ -18,7 +18,6 @@ from statistics import median
 from fewbit.evaluate.identity import Subject, changed_slots, shared_slots, slot_in
 from fewbit.evaluate.scan_tensor import (
     Suspicion,
-    TensorScan,
     chance_clipped,
     layout_of,
     not_finite,
@@ -234,9 +233,7 @@ def _calibration(uncalibrated: tuple[Slot, ...]) -> Finding:
             f"{len(uncalibrated)} matrices of experts were reached by no calibration token, the "
             f"first {uncalibrated[0]}."
         )
-    return Finding(
-        name=f"{AXIS}/uncalibrated", axis=AXIS, passed=not uncalibrated, found=found
-    )
+    return Finding(name=f"{AXIS}/uncalibrated", axis=AXIS, passed=not uncalibrated, found=found)
 
 
 def _notes(details: ScanDetails) -> Iterator[str]:

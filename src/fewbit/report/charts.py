@@ -13,10 +13,10 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fewbit.records.evaluation import Attempt, Axis, CompressReport
-from fewbit.records.scan import TensorError
 from fewbit.records.figures import number, size
 from fewbit.records.language import HistogramBin
 from fewbit.records.model import ModelFacts
+from fewbit.records.scan import TensorError
 
 WIDTH = 760
 _ROLES = ("q", "k", "v", "o", "gate", "up", "down")
