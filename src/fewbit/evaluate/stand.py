@@ -96,6 +96,10 @@ class Stand:
         """Let buffers be touched and threads be woken."""
         self._serve(self._engine(), self._fresh(1), _WARM_UP_TOKENS)
 
+    def serve(self, sequences: int) -> Served:
+        """Serve so many new prompts at once, on a store that holds nothing yet."""
+        return self._serve(self._engine(), self._fresh(sequences), self._tokens)
+
     def measure(self, sequences: int) -> Measured:
         """Measure so many prompts at once, the same ones again, and decoding behind them.
 
