@@ -1,0 +1,249 @@
+"""The artefact scan: sound tensors pass in every format, and each planted defect is located."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from spoiled import MIXTRAL, failed, opened, spoil, write_pair
+
+from fewbit.evaluate.scan import ranked_outliers, scan, uncalibrated_experts
+from fewbit.evaluate.scan_tensor import chance_clipped, scan_tensor
+from fewbit.formats import affine, blocks
+from fewbit.formats.grid import layout
+from fewbit.formats.registry import F32, encode, parse_format
+from fewbit.formats.spec import QuantTensor
+from fewbit.records.base import from_json, to_json
+from fewbit.records.manifest import Change
+from fewbit.records.measurement import AxisResult
+from fewbit.records.scan import TensorError
+
+RNG = np.random.default_rng(3)
+WEIGHTS = RNG.standard_normal((48, 512)).astype(np.float32) * np.float32(0.02)
+SOURCE = encode(WEIGHTS, F32)
+FORMATS = (
+    "bf16", "int8-row", "int4-g32", "int3-g32", "int2-g32", "int4-g64-asym", "int8-tensor",
+    "q4_0", "q4_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl", "mxfp4", "fp8_e4m3-row",
+)  # fmt: skip
+
+
+def kinds(tensor, source=SOURCE, **options):
+    """Return what is suspected, as (kind, count, first)."""
+    found = scan_tensor(source, tensor, **options).suspicions
+    return [(s.kind, len(s.places), s.places.first()) for s in found]
+
+
+def with_scale(tensor, row, group, value):
+    scales = tensor.scales.copy()
+    scales[row, group] = value
+    return replace(tensor, scales=scales)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_sound_tensor_has_nothing_to_suspect_in_any_format(name):
+    tensor = encode(WEIGHTS, parse_format(name))
+    found = scan_tensor(SOURCE, tensor)
+    form = None if name in ("bf16", "int8-tensor", "fp8_e4m3-row") else layout(tensor.spec, 512)
+    for suspicion in found.suspicions:  # two bits clip whole groups by chance
+        assert suspicion.kind == "clipped" and form is not None
+        assert len(suspicion.places) <= chance_clipped(form, suspicion.of)
+    assert 0 < found.relative_error < 0.8
+    assert not found.opaque
+
+
+@pytest.mark.parametrize("value", [0, np.nan, np.inf])
+def test_a_scale_that_was_never_set_is_located(value):
+    tensor = with_scale(encode(WEIGHTS, parse_format("int4-g32")), 17, 3, value)
+    found = dict((kind, (count, first)) for kind, count, first in kinds(tensor))
+    assert found["scales"] == (1, "row 17, columns 96 to 127")
+    # A code of 0 times infinity is no number either.
+    assert ("non-finite" in found) == (value != 0)
+
+
+def test_a_zero_scale_inside_a_gguf_block_is_located():
+    tensor = encode(WEIGHTS, parse_format("q4_0"))
+    codes = tensor.codes.copy()
+    codes.view(blocks.Q4_0)["d"][5, 2] = 0
+    assert kinds(replace(tensor, codes=codes)) == [("scales", 1, "row 5, columns 64 to 95")]
+
+
+def test_zeros_where_the_source_has_none_to_lose_are_sound():
+    weights = WEIGHTS.copy()
+    weights[7] = 0
+    weights[9, :32] = 1e-9  # beyond fp16 scales of four bits, and a ten-millionth of the rest
+    source = encode(weights, F32)
+    tensor = with_scale(encode(weights, parse_format("int4-g32")), 9, 0, 0)
+    assert kinds(tensor, source) == []
+
+
+def test_a_clipped_group_is_located():
+    spec = parse_format("int4-g32")
+    scales, _ = affine.fit(WEIGHTS, spec)
+    scales[30, 4] /= 4096  # no value is as small as a 4096th of the range, but by chance
+    tensor = affine.encode_with(WEIGHTS, spec, scales, None)
+    assert ("clipped", 1, "row 30, columns 128 to 159") in kinds(tensor)
+
+
+def test_a_group_of_equal_values_lies_at_an_end_and_is_sound():
+    weights = WEIGHTS.copy()
+    weights[2, :32] = 0.01
+    assert kinds(encode(weights, parse_format("q4_0")), encode(weights, F32)) == []
+
+
+def test_a_dead_row_is_located():
+    tensor = encode(WEIGHTS, parse_format("q8_0"))
+    codes = tensor.codes.copy()
+    codes.view(blocks.Q8_0)["codes"][11] = 0
+    assert kinds(replace(tensor, codes=codes)) == [("dead-rows", 1, "row 11, columns 0 to 511")]
+
+
+def test_rows_that_are_worse_than_zeros_are_located():
+    tensor = encode(WEIGHTS, parse_format("int8-g32"))
+    swapped = tensor.take_rows(np.r_[0:20, 21, 20, 22:48])
+    assert kinds(swapped) == [("error", 2, "row 20, columns 0 to 511")]
+
+
+def test_values_that_are_not_finite_are_located_and_counted_on_every_thread():
+    values = WEIGHTS.copy()
+    values[40, 3] = np.nan
+    values[41, 5] = -np.inf
+    tensor = QuantTensor(F32, values.shape, values.view(np.uint8))
+    found = scan_tensor(SOURCE, tensor)
+    assert [(s.kind, len(s.places), s.places.first()) for s in found.suspicions] == [
+        ("non-finite", 2, "row 40, column 3")
+    ]
+    assert np.isnan(found.relative_error)
+
+
+def test_an_fp8_code_that_is_no_number_is_located():
+    tensor = encode(WEIGHTS, parse_format("fp8_e4m3-row"))
+    codes = tensor.codes.copy()
+    codes[1, 2] = 0x7F
+    assert kinds(replace(tensor, codes=codes)) == [("non-finite", 1, "row 1, column 2")]
+
+
+def test_what_was_transformed_first_is_compared_by_what_matters_alone():
+    spec = parse_format("int8-g32")
+    rescaled = encode(WEIGHTS * np.float32(3), spec)
+    assert kinds(rescaled, compared=False) == []
+    assert [kind for kind, *_ in kinds(with_scale(rescaled, 0, 0, 0), compared=False)] == ["scales"]
+
+
+# --- whole artefacts ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return write_pair(tmp_path_factory.mktemp("dense"))
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    return write_pair(tmp_path_factory.mktemp("mixture"), config=MIXTRAL)
+
+
+def test_a_sound_artefact_passes_with_the_errors_of_its_manifest(pair):
+    source, candidate = opened(*pair)
+    found = scan(source, candidate, threads=2)
+    assert failed(found) == {}
+    recorded = {entry.slot: entry.relative_error for entry in candidate.manifest.tensors}
+    for error in found.details.tensors:
+        assert error.relative_error == pytest.approx(recorded[error.slot], rel=1e-6)
+    assert len(found.details.outliers) == 10
+    assert from_json(AxisResult, to_json(found), name="again") == found
+
+
+def test_a_model_is_sound_beside_itself(pair):
+    source, _ = opened(*pair)
+    found = scan(source, source)
+    assert failed(found) == {}
+    assert {error.relative_error for error in found.details.tensors} == {0.0}
+
+
+def test_a_non_finite_expert_is_caught_and_named(mixture, tmp_path):
+    name = "model.layers.1.block_sparse_moe.experts.2.w3.weight.scales"
+
+    def change(tensors):
+        tensors[name][4, 1] = np.nan
+
+    source, candidate = opened(mixture[0], spoil(mixture[1], tmp_path / "bad", change))
+    found = scan(source, candidate)
+    assert set(failed(found)) == {"scan/non-finite", "scan/scales"}
+    assert "layers.1.experts.2.up.weight at row 4, column 32" in failed(found)["scan/non-finite"]
+    assert {(d.layer, d.expert) for d in found.details.defects} == {(1, 2)}
+    assert "layers.1.experts.2.up.weight" not in {e.slot for e in found.details.tensors}
+
+
+def test_a_zero_scale_of_an_artefact_is_caught_and_named(pair, tmp_path):
+    def change(tensors):
+        tensors["model.layers.0.mlp.down_proj.weight.scales"][9] = 0
+
+    source, candidate = opened(pair[0], spoil(pair[1], tmp_path / "bad", change))
+    found = scan(source, candidate)
+    assert set(failed(found)) == {"scan/scales", "scan/dead-rows"}
+    assert "layers.0.down.weight at row 9" in failed(found)["scan/scales"]
+
+
+def test_a_vector_that_is_not_finite_is_caught(pair, tmp_path):
+    def change(tensors):
+        tensors["model.layers.1.input_layernorm.weight"][7] = np.inf
+
+    source, candidate = opened(pair[0], spoil(pair[1], tmp_path / "bad", change))
+    found = failed(scan(source, candidate))
+    assert set(found) == {"scan/non-finite"}
+    assert "layers.1.attn_norm.weight at row 0, column 7" in found["scan/non-finite"]
+
+
+def test_a_source_that_is_not_finite_is_told_apart(pair, tmp_path):
+    def change(tensors):
+        tensors["model.layers.0.self_attn.q_proj.weight"][3, 3] = np.nan
+
+    source, candidate = opened(spoil(pair[0], tmp_path / "bad", change), pair[1])
+    found = failed(scan(source, candidate))
+    assert set(found) == {"scan/source"}
+    assert "layers.0.q.weight at row 3, column 3" in found["scan/source"]
+
+
+def test_experts_that_no_calibration_token_reached_are_named(mixture):
+    source, candidate = opened(*mixture)
+    manifest = candidate.manifest
+    tensors = tuple(
+        msgspec.structs.replace(entry, calibration_tokens=0)
+        if entry.slot == "layers.0.experts.3.gate.weight"
+        else entry
+        for entry in manifest.tensors
+    )
+    reached = replace(candidate, manifest=msgspec.structs.replace(manifest, tensors=tensors))
+    found = scan(source, reached)
+    assert set(failed(found)) == {"scan/uncalibrated"}
+    assert found.details.uncalibrated == ("layers.0.experts.3.gate.weight",)
+    assert uncalibrated_experts(None) == ()
+
+
+def test_a_declared_transform_is_shown_with_the_error_of_the_manifest(pair):
+    source, candidate = opened(*pair)
+    name = candidate.model.slots["layers.0.up.weight"].name
+    change = Change(name="rescale", detail="", tensors=(name,))
+    manifest = msgspec.structs.replace(candidate.manifest, transforms=(change,))
+    found = scan(source, replace(candidate, manifest=manifest))
+    shown = next(e for e in found.details.tensors if e.slot == "layers.0.up.weight")
+    assert shown.declared == "rescale"
+    assert "1 matrices were transformed before they were quantized (rescale)" in found.notes[0]
+
+
+def test_outliers_are_ranked_within_their_format():
+    def error(slot, form, relative):
+        return TensorError(
+            slot=slot,
+            layer=0,
+            source_format="bf16",
+            candidate_format=form,
+            weights=1,
+            relative_error=relative,
+        )
+
+    errors = [error(f"four{i}", "int4-g32", 0.1) for i in range(4)]
+    errors += [error("bad", "int4-g32", 0.3), error("eight", "int8-g32", 0.2)]
+    ranked = ranked_outliers(tuple(errors))
+    assert (ranked[0].slot, round(ranked[0].times_median, 9)) == ("bad", 3.0)
+    assert all(outlier.times_median == 1 for outlier in ranked[1:])

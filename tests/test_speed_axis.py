@@ -1,0 +1,155 @@
+"""The axis of speed: what is counted and compared; that a stall shows; never how fast it was."""
+
+import time
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+from spoiled import arms_of, nothing, write_pair
+
+from fewbit.errors import UsageError
+from fewbit.evaluate.arms import Role, Room
+from fewbit.evaluate.speed_axis import SpeedAxis, answer_slices, turn_slices
+from fewbit.evaluate.stand import Stand
+from fewbit.records.answers import Answer
+from fewbit.records.base import from_json, to_json
+from fewbit.records.generation import FinishReason
+from fewbit.records.measurement import AxisResult, Measure
+
+AXIS = SpeedAxis(prompt=70, tokens=6, turns=2, concurrency=(1, 2), questions=3, answer_tokens=5)
+STALL = 0.25
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return write_pair(tmp_path_factory.mktemp("speed"))
+
+
+@pytest.fixture(scope="module")
+def found(pair):
+    return AXIS.run(arms_of(*pair), nothing)
+
+
+def test_every_slice_has_an_item_a_turn_and_one_a_question(found):
+    kinds = ("first-token", "cached", "decode", "stall")
+    names = [f"speed/{kind}/{n}" for n in (1, 2) for kind in kinds]
+    assert [s.name for s in found.slices] == [*names, "speed/task"]
+    assert {s.measure for s in found.slices} == {Measure.RATIO}
+    for one in found.slices[:-1]:
+        assert [item.name for item in one.items] == ["turn 1", "turn 2"]
+        assert all(item.source > 0 and item.candidate > 0 for item in one.items)
+    assert len(found.slices[-1].items) == 3
+
+
+def test_every_gap_of_every_request_is_kept(found):
+    drawn = {(d.title, d.arm): d.values for d in found.details.distributions}
+    # Two turns of n requests of six tokens each.
+    for n in (1, 2):
+        for arm in ("source", "candidate"):
+            assert len(drawn[f"Gap between tokens, {n} at once", arm]) == 2 * n * 5
+            assert len(drawn[f"Time to first token, {n} at once", arm]) == 2 * n
+    assert len(found.details.rates) == 4
+
+
+def test_cold_and_cached_prompts_are_told_apart(pair):
+    """A prefix that is in the cache costs no prompt: 21k tokens in 60 ms are no measurement."""
+    with arms_of(*pair).open(Role.SOURCE, Room(context=128, sequences=2)) as arm:
+        stand = Stand(arm.loaded, prompt=70, tokens=4, sequences=2)
+        first, second = stand.measure(2), stand.measure(2)
+    for measured in (first, second):
+        assert [r.cached_tokens for r in measured.cold.records] == [0, 0]
+        assert all(r.cached_tokens >= 64 for r in measured.cached.records)
+
+
+def test_answers_are_timed_to_their_ends_and_cut_ones_are_told(found):
+    assert [task.name for task in found.details.tasks] == ["question 1", "question 2", "question 3"]
+    for task in found.details.tasks:
+        assert 1 <= task.source_tokens <= 5
+        assert task.source_seconds > 0
+    cut = sum(t.source_finish is FinishReason.LENGTH for t in found.details.tasks)
+    assert bool(cut) == any("of the source's 3 answers were cut at 5" in n for n in found.notes)
+
+
+def test_the_result_survives_json(found):
+    assert from_json(AxisResult, to_json(found), name="again") == found
+
+
+class Stalling:
+    """Passes steps on, and sleeps in one of them."""
+
+    def __init__(self, executor, at):
+        self._executor = executor
+        self._left = at
+
+    @property
+    def pages(self):
+        return self._executor.pages
+
+    def step(self, step):
+        self._left -= 1
+        if self._left == 0:
+            time.sleep(STALL)
+        return self._executor.step(step)
+
+
+def test_a_planted_stall_shows_where_a_mean_hides_it(pair):
+    """One gap of a quarter of a second among some hundred: each token's gap is kept for this."""
+    turns = {}
+    with arms_of(*pair).open(Role.CANDIDATE, Room(context=256, sequences=1)) as arm:
+        for role, at in ((Role.SOURCE, -1), (Role.CANDIDATE, 40)):
+            runner = arm.loaded.runner
+            stalling = Stalling(runner.executor, at)
+            loaded = replace(arm.loaded, runner=_with_executor(runner, stalling))
+            turns[role] = [Stand(loaded, prompt=70, tokens=100, sequences=1).measure(1)]
+    slices = {s.name: s.items[0] for s in turn_slices(1, turns)}
+    stall = slices["speed/stall/1"]
+    assert stall.candidate >= STALL
+    assert stall.source < STALL
+    gaps = turns[Role.CANDIDATE][0].cold.gaps
+    assert mean(gaps) < STALL / 10
+    # Decoding behind cached prompts, another run, is not blamed for it.
+    assert slices["speed/decode/1"].candidate < STALL
+
+
+def _with_executor(runner, executor):
+    made = object.__new__(type(runner))
+    made.__dict__.update(runner.__dict__, executor=executor)
+    return made
+
+
+def answer(name, seconds, gaps):
+    return Answer(
+        name=name,
+        text="",
+        tokens=len(gaps) + 1,
+        finish=FinishReason.STOP,
+        first_token=0.5,
+        gaps=gaps,
+        seconds=seconds,
+    )
+
+
+def test_longer_answers_cancel_a_faster_token():
+    answers = {
+        Role.SOURCE: {"a": answer("a", 1.0, (0.1,) * 5)},
+        Role.CANDIDATE: {"a": answer("a", 1.2, (0.05,) * 14)},
+    }
+    task, *timed = answer_slices(answers, timed=True)
+    assert (task.items[0].source, task.items[0].candidate) == (1.0, 1.2)
+    assert [s.name for s in timed] == ["speed/first-token/4", "speed/decode/4"]
+    decode = timed[1].items[0]
+    assert decode.candidate == pytest.approx(decode.source / 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"tokens": 1}, "a gap needs at least 2"),
+        ({"turns": 0}, "at least 1"),
+        ({"concurrency": ()}, "at least 1"),
+        ({"concurrency": (0,)}, "at least 1"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options, cause):
+    with pytest.raises(UsageError, match=cause):
+        SpeedAxis(**options)
