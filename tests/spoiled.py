@@ -1,4 +1,4 @@
-"""Tiny pairs to evaluate: a source, a candidate quantized from it, and candidates spoiled by hand."""
+"""Tiny pairs to evaluate: a source, what a recipe makes of it, and that spoiled by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The axis of numerics: taps change nothing, shares equal those of plain code, faults are located."""
+"""The axis of numerics: taps change nothing, shares are true, and faults are located."""
 
 import numpy as np
 import pytest

@@ -54,7 +54,7 @@ def test_a_sound_tensor_has_nothing_to_suspect_in_any_format(name):
 @pytest.mark.parametrize("value", [0, np.nan, np.inf])
 def test_a_scale_that_was_never_set_is_located(value):
     tensor = with_scale(encode(WEIGHTS, parse_format("int4-g32")), 17, 3, value)
-    found = dict((kind, (count, first)) for kind, count, first in kinds(tensor))
+    found = {kind: (count, first) for kind, count, first in kinds(tensor)}
     assert found["scales"] == (1, "row 17, columns 96 to 127")
     # A code of 0 times infinity is no number either.
     assert ("non-finite" in found) == (value != 0)
@@ -103,7 +103,7 @@ def test_rows_that_are_worse_than_zeros_are_located():
     assert kinds(swapped) == [("error", 2, "row 20, columns 0 to 511")]
 
 
-def test_values_that_are_not_finite_are_located_and_counted_on_every_thread():
+def test_values_that_are_not_finite_are_located_and_counted():
     values = WEIGHTS.copy()
     values[40, 3] = np.nan
     values[41, 5] = -np.inf

@@ -113,6 +113,10 @@ def is_float_kernel(kernel: str) -> bool:
     return kernel.partition("/")[0].partition(".")[0] in _FLOAT_NAMES
 
 
+def _runs_as_floats(kernel: KernelRecord) -> bool:
+    return kernel.format not in _FLOAT_NAMES and is_float_kernel(kernel.kernel)
+
+
 def _finding(name: str, met: Sequence[str], sound: str) -> Finding:
     """Return a finding of what was met, in words; the first is shown."""
     found = f"{sound}."
@@ -128,7 +132,7 @@ def _floats(kernels: Iterable[KernelRecord]) -> list[str]:
         f"{k.slot} is stored in {k.format} and ran on the float kernel {k.kernel}"
         + (f" ({k.note})" if k.note else "")
         for k in kernels
-        if k.format not in _FLOAT_NAMES and is_float_kernel(k.kernel)
+        if _runs_as_floats(k)
     ]
 
 
@@ -137,15 +141,16 @@ def _fallbacks(kernels: Iterable[KernelRecord]) -> list[str]:
     return [
         f"{k.slot} in {k.format} is not run as stored: {k.note}"
         for k in kernels
-        if k.note and (k.format in _FLOAT_NAMES or not is_float_kernel(k.kernel))
+        if k.note and not _runs_as_floats(k)
     ]
 
 
 def _larger(kernels: Iterable[KernelRecord], format_bytes: Mapping[Slot, int]) -> list[str]:
+    """Name every matrix that is read as more than it is stored as, but for those run as floats."""
     return [
         f"{k.slot} is read as {k.bytes:,} bytes where {k.format} has {format_bytes[k.slot]:,}"
         for k in kernels
-        if k.bytes > SLACK * format_bytes[k.slot]
+        if k.bytes > SLACK * format_bytes[k.slot] and not _runs_as_floats(k)
     ]
 
 

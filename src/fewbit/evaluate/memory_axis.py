@@ -94,7 +94,10 @@ class MemoryAxis:
         kept = arms.kept(role, fingerprint(NAME, self.length, sequences))
         if name not in kept.names():
             task = Task(
-                path=party.path, settings=party.settings, length=self.length, sequences=sequences
+                path=str(party.path),
+                settings=party.settings,
+                length=self.length,
+                sequences=sequences,
             )
             kept.add(name, measure_apart(task))
         return kept.read(MemoryRun)[name]
@@ -126,8 +129,7 @@ class MemoryAxis:
             kv_bytes_per_token=runs[0].page_bytes / runs[0].page_tokens,
             kv_bytes_per_token_measured=grown / (many - few) / self.length,
             peaks=tuple(
-                Peak(sequences=n, bytes=_middle(runs, lambda run, n=n: run.peak(n)))
-                for n in self.concurrency
+                Peak(sequences=n, bytes=_middle(runs, _peak_at(n))) for n in self.concurrency
             ),
         )
 
@@ -150,7 +152,7 @@ class Growth:
         may hide some.
         """
         few, many = between
-        low, high = (_middle(runs, lambda run, n=n: run.peak(n)) for n in between)
+        low, high = (_middle(runs, _peak_at(n)) for n in between)
         pages = -(-length // runs[0].page_tokens) * runs[0].page_bytes
         return cls(many, high, max(pages, (high - low) // (many - few), 1))
 
@@ -179,7 +181,7 @@ def memory_slices(
             f"peak/{n}",
             f"peak memory, {n} sequences of {length} tokens at once",
             runs,
-            lambda run, n=n: run.peak(n),
+            _peak_at(n),
         )
 
 
@@ -224,6 +226,10 @@ def _slice(
             for i, (source, candidate) in enumerate(pairs, 1)
         ),
     )
+
+
+def _peak_at(sequences: int) -> Callable[[MemoryRun], float]:
+    return lambda run: run.peak(sequences)
 
 
 def _middle(runs: Sequence[MemoryRun], figure: Callable[[MemoryRun], float]) -> int:

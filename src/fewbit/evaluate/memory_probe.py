@@ -32,7 +32,7 @@ TOKENS = 8
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What is run and measured."""
 
-    path: Path
+    path: str
     settings: RunSettings
     """But for context and sequences."""
     length: int
@@ -69,7 +69,7 @@ def probe(task: Task) -> MemoryRun:
         UnsupportedError: the system does not say what memory a process has.
         BadFileError, MissingError, KernelError, UsageError: as `open_subject` and `runner_of`.
     """
-    subject = open_subject(task.path)
+    subject = open_subject(Path(task.path))
     before = _status("VmRSS")
     most = max(task.sequences)
     settings = replace(task.settings, context=task.length + PAGE, sequences=most)

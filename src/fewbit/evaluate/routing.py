@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -88,12 +88,10 @@ class Routing:
 
     def rare_rows(self) -> list[NDArray[np.bool_]]:
         """Return of each step, in order, which rows pass a rare expert on the source; [rows]."""
-        found: list[NDArray[np.bool_]] = []
-        for layer in self._layers:
-            rare = _rare(layer)
-            rows = [step[:, rare].any(axis=1) for step in layer.steps]
-            found = rows if not found else [a | b for a, b in zip(found, rows, strict=True)]
-        return found
+        by_layer = [
+            [step[:, _rare(layer)].any(axis=1) for step in layer.steps] for layer in self._layers
+        ]
+        return [np.logical_or.reduce(step) for step in zip(*by_layer, strict=True)]
 
     def broken(self) -> tuple[tuple[int, int], ...]:
         """Return (layer, expert) of those that only rows passed that came out not finite."""
@@ -124,6 +122,13 @@ def _rare(layer: _Layer) -> NDArray[np.bool_]:
 
 
 def _layer(op: Mixture) -> _Layer:
-    counts = [np.zeros(len(op.experts), np.int64) for _ in range(3)]
-    flags: Sequence[NDArray[np.bool_]] = [np.zeros(len(op.experts), np.bool_) for _ in range(2)]
-    return _Layer(op, *counts, np.zeros(len(op.experts)), *flags)
+    experts = len(op.experts)
+    return _Layer(
+        op,
+        source=np.zeros(experts, np.int64),
+        candidate=np.zeros(experts, np.int64),
+        same=np.zeros(experts, np.int64),
+        divergence=np.zeros(experts),
+        accused=np.zeros(experts, np.bool_),
+        cleared=np.zeros(experts, np.bool_),
+    )

@@ -6,6 +6,7 @@ row, or has lost a group that mattered, was not rounded but damaged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -150,7 +151,7 @@ def _whole_rows(
     of_rows, of_errors = squares.sum(axis=1), errors.sum(axis=1)
     lost = {
         "dead-rows": ~other.any(axis=1),
-        "error": of_errors > WORSE_THAN_NOTHING**2 * of_rows,
+        "error": (of_errors > WORSE_THAN_NOTHING**2 * of_rows) & np.isfinite(of_errors),
     }
     for kind, which in lost.items():
         yield kind, (_row_places(which, of_rows, start, other.shape[1]), len(other))
@@ -216,8 +217,8 @@ def chance_clipped(form: GridLayout, groups: int) -> float:
     Rounding leaves a code at one of the two ends no more often than 2 in as many as there are
     levels; with four levels and 16 inputs that is one group in 65,536. Four deviations are added.
     """
-    expected = float(groups * (2 / len(form.levels)) ** form.group)
-    return expected + 4 * expected**0.5
+    expected = groups * math.pow(2 / len(form.levels), form.group)
+    return expected + 4 * math.sqrt(expected)
 
 
 def _joined(parts: Sequence[_Piece], usual: float) -> Iterator[Suspicion]:

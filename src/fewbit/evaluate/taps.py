@@ -148,9 +148,7 @@ class Tally:
         """Return a count over all values."""
         return count / self.values if self.values else 0.0
 
-    def add(
-        self, x: Floats, watch: Watch, cache_type: CacheType, where: str, position: int
-    ) -> None:
+    def add(self, x: Floats, watch: Watch, where: str, position: int) -> None:
         """Look at the rows of a step, float32 [rows, width]."""
         if not x.size:
             return
