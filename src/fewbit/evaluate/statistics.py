@@ -12,10 +12,12 @@ plain percentile interval covers 89% and 92%. With fewer than four documents no 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
 from fewbit.keyed_random import Purpose
 from fewbit.records.interval import Interval
@@ -26,6 +28,12 @@ MINIMUM_DOCUMENTS = 4
 RESAMPLES = 4000
 _QUANTILE_RESAMPLES = 1000
 _NORMAL = NormalDist()
+
+_TAIL = 10
+"""Draws at either end of a bootstrap distribution that are too few to read a level from."""
+
+_FAR = 40.0
+"""Normal deviates beyond which nothing changes any more."""
 
 
 def resample(documents: int, *, seed: int = 0, count: int = RESAMPLES) -> NDArray[np.float64]:
@@ -43,6 +51,100 @@ def resample(documents: int, *, seed: int = 0, count: int = RESAMPLES) -> NDArra
     return counts.reshape(count, documents).astype(np.float64)
 
 
+@dataclass(frozen=True)
+class Bootstrap:
+    """A ratio of sums, and how it varies when documents are drawn anew."""
+
+    value: float
+    resampled: NDArray[np.float64]
+    """float64 [resamples], sorted."""
+    bias: float
+    """BCa's z0, in normal deviates."""
+    acceleration: float
+    documents: int
+
+    @property
+    def varies(self) -> bool:
+        """Whether resampling moves the figure at all."""
+        return bool(self.resampled[0] != self.resampled[-1])
+
+    def interval(self, level: float) -> Interval:
+        """Return the BCa interval, expanded for few documents; a point where nothing varies."""
+        if not self.varies:
+            return Interval(value=self.value, low=self.value, high=self.value, level=level)
+        tail = _NORMAL.inv_cdf(expanded_alpha(self.documents, level))
+        low, high = np.quantile(self.resampled, [self._corrected(tail), self._corrected(-tail)])
+        return Interval(value=self.value, low=float(low), high=float(high), level=level)
+
+    def chance_under(self, bound: float) -> float:
+        """Return the p-value of "the true figure is `bound` or less", by inverting the interval.
+
+        It is the error, one-sided, at which the lower end of the interval would be `bound`.
+        """
+        if not self.varies:
+            return float(self.value <= bound)
+        deviate = self.deviate(bound)
+        n = self.documents
+        return student_tail(deviate * math.sqrt((n - 1) / n), n - 1)
+
+    def deviate(self, bound: float) -> float:
+        """Return how far a bound lies above the figure, in normal deviates, by BCa's measure."""
+        beyond = self._place(bound) - self.bias
+        room = 1.0 + self.acceleration * beyond
+        if room <= 0.0:
+            return math.copysign(_FAR, beyond)
+        return max(-_FAR, min(_FAR, beyond / room - self.bias))
+
+    def _corrected(self, deviate: float) -> float:
+        """Return the level of the bootstrap distribution that BCa reads for a nominal deviate."""
+        shifted = self.bias + deviate
+        return _NORMAL.cdf(self.bias + shifted / (1.0 - self.acceleration * shifted))
+
+    def _place(self, bound: float) -> float:
+        """Return where a bound lies in the bootstrap distribution, in normal deviates.
+
+        Outside the draws but for `_TAIL` of them, along the line through the distribution's normal
+        plot at one deviation and at the last draws counted: beyond them nothing is known, and far
+        outside it must matter how far.
+        """
+        count = len(self.resampled)
+        below = _below(self.resampled, bound)
+        if _TAIL <= below <= count - _TAIL:
+            return _NORMAL.inv_cdf(below / count)
+        sign = 1.0 if below > _TAIL else -1.0
+        last = sign * -_NORMAL.inv_cdf(_TAIL / count)
+        outer, inner = np.quantile(self.resampled, [_NORMAL.cdf(last), _NORMAL.cdf(sign)])
+        if outer == inner:
+            return sign * _FAR
+        return last + (bound - float(outer)) / (float(outer - inner) / (last - sign))
+
+
+def bootstrap_ratio(
+    numerators: NDArray[np.float64], denominators: NDArray[np.float64], draws: NDArray[np.float64]
+) -> Bootstrap:
+    """Return sum(numerators) / sum(denominators) over documents, resampled.
+
+    Args:
+        numerators: float64 [documents], such as a document's summed divergence; at least two.
+        denominators: float64 [documents], positive, such as its number of positions.
+        draws: from `resample`.
+    """
+    top, bottom = float(numerators.sum()), float(denominators.sum())
+    value = top / bottom
+    resampled = np.sort((draws @ numerators) / (draws @ denominators))
+    without = (top - numerators) / (bottom - denominators)
+    deviation = without.mean() - without
+    spread = float((deviation**2).sum()) ** 1.5
+    below = min(max(_below(resampled, value), 1.0), len(resampled) - 1.0)
+    return Bootstrap(
+        value=value,
+        resampled=resampled,
+        bias=_NORMAL.inv_cdf(below / len(resampled)),
+        acceleration=float((deviation**3).sum()) / (6.0 * spread) if spread else 0.0,
+        documents=len(numerators),
+    )
+
+
 def ratio_interval(
     numerators: NDArray[np.float64],
     denominators: NDArray[np.float64],
@@ -57,22 +159,9 @@ def ratio_interval(
         draws: from `resample`.
         level: confidence, such as 0.95.
     """
-    top, bottom = float(numerators.sum()), float(denominators.sum())
-    value = top / bottom
     if len(numerators) < MINIMUM_DOCUMENTS:
-        return Interval(value=value, level=level)
-    resampled = np.sort((draws @ numerators) / (draws @ denominators))
-    if resampled[0] == resampled[-1]:
-        return Interval(value=value, low=value, high=value, level=level)
-    without = (top - numerators) / (bottom - denominators)
-    alpha = expanded_alpha(len(numerators), level)
-    low, high = _bca_levels(resampled, value, without, alpha)
-    return Interval(
-        value=value,
-        low=float(np.quantile(resampled, low)),
-        high=float(np.quantile(resampled, high)),
-        level=level,
-    )
+        return Interval(value=float(numerators.sum()) / float(denominators.sum()), level=level)
+    return bootstrap_ratio(numerators, denominators, draws).interval(level)
 
 
 def exponential(interval: Interval) -> Interval:
@@ -152,44 +241,19 @@ def expanded_alpha(documents: int, level: float) -> float:
 
 
 def student_quantile(probability: float, degrees: int) -> float:
-    """Return Student's t quantile by its Cornish-Fisher series (Abramowitz and Stegun, 26.7.5).
-
-    From 4 degrees on the error is below 0.5% at the 97.5% point, at 3 degrees 1%.
-    """
-    z = _NORMAL.inv_cdf(probability)
-    terms = (
-        (z**3 + z) / 4.0,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96.0,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384.0,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160.0,
-    )
-    return z + math.fsum(term / float(degrees) ** (i + 1) for i, term in enumerate(terms))
+    """Return Student's t quantile."""
+    return float(stdtrit(degrees, probability))
 
 
-def _bca_levels(
-    resampled: NDArray[np.float64], value: float, without: NDArray[np.float64], alpha: float
-) -> tuple[float, float]:
-    """Return the two levels of the sorted bootstrap distribution that BCa reads.
+def student_tail(t: float, degrees: int) -> float:
+    """Return the chance that Student's t is at most `t`."""
+    return float(stdtr(degrees, t))
 
-    Args:
-        resampled: float64 [count], sorted.
-        value: the statistic itself.
-        without: float64 [documents], the statistic with each document left out.
-        alpha: nominal tail probability.
-    """
-    count = len(resampled)
-    below = (np.searchsorted(resampled, value) + np.searchsorted(resampled, value, "right")) / 2
-    bias = _NORMAL.inv_cdf(min(max(float(below), 1.0), count - 1.0) / count)
-    deviation = without.mean() - without
-    spread = float((deviation**2).sum()) ** 1.5
-    acceleration = float((deviation**3).sum()) / (6.0 * spread) if spread else 0.0
 
-    def corrected(z: float) -> float:
-        shifted = bias + z
-        return _NORMAL.cdf(bias + shifted / (1.0 - acceleration * shifted))
-
-    tail = _NORMAL.inv_cdf(alpha)
-    return corrected(tail), corrected(-tail)
+def _below(ordered: NDArray[np.float64], value: float) -> float:
+    """Return how many of sorted values lie below one; of those equal to it, half."""
+    places = np.searchsorted(ordered, value), np.searchsorted(ordered, value, "right")
+    return float(sum(places)) / 2
 
 
 def _quantiles(
