@@ -23,7 +23,8 @@ class SliceRule(Record, frozen=True, kw_only=True):
     excess: bool = True
     """Judge the candidate against the floor where items have one, otherwise against the source."""
     pool: bool = False
-    """Judge the items of all slices that fit as one, instead of each slice."""
+    """Judge the items of all slices that fit as one, instead of each slice; clusters of one name
+    are one, whatever slice they are in."""
     optional: bool = False
     """Whether a verdict can be ACCEPT where nothing that fits was measured."""
 
