@@ -71,7 +71,7 @@ class Client:
             auth=login,
             headers={"Authorization": f"Bearer {address.key}"} if address.key else {},
             timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECTING_SECONDS),
-            transport=transport or httpx2.HTTPTransport(retries=_CONNECTIONS_TRIED),
+            transport=transport or _network(secure=parts.scheme == "https"),
         )
 
     def close(self) -> None:
@@ -152,6 +152,11 @@ class Client:
                 f"{self.address.shown}{path} answers with what is no JSON ({error}); is it an "
                 "OpenAI-compatible server?"
             ) from error
+
+
+def _network(*, secure: bool) -> httpx2.HTTPTransport:
+    """Return what carries requests; certificates, slow to load, are loaded where they are used."""
+    return httpx2.HTTPTransport(verify=secure, retries=_CONNECTIONS_TRIED)
 
 
 def _pause(response: httpx2.Response, waited: int) -> float:
