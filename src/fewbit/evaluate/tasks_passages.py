@@ -73,7 +73,7 @@ _PASSAGES = (
         ),
     ),
 )
-_FILLS = 5
+_FILLS = 3
 """How often each passage is filled."""
 
 
