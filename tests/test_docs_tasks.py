@@ -1,0 +1,54 @@
+"""The example of docs/evaluation/tasks.md, as a user would write it, on a tiny model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from asked_arms import Scripted, no_progress, scripted_arms
+
+from fewbit.evaluate.ifeval import INSTRUCTIONS
+from fewbit.evaluate.tasks import TasksAxis
+from fewbit.evaluate.tasks_formats import FORMATS
+from fewbit.evaluate.tasks_spec import RULES, TaskSpec, read_task, read_tasks
+
+DOCS = Path(__file__).parent.parent / "docs" / "evaluation"
+TASKS = (DOCS / "tasks.md").read_text(encoding="utf-8")
+
+
+def block(text, language):
+    return re.search(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[1]
+
+
+@pytest.fixture
+def suite(tmp_path):
+    (tmp_path / "sky.jsonl").write_text(block(TASKS, "jsonl"))
+    (tmp_path / "sky.toml").write_text(block(TASKS, "toml"))
+    return tmp_path
+
+
+def test_five_lines_of_toml_and_a_file_are_a_task(suite):
+    assert len(block(TASKS, "toml").splitlines()) == 5
+    axis = TasksAxis(read_tasks(suite))
+    prefers = {" blue": -1.0, " rainbow": -1.0}
+    knows = Scripted(likes=lambda context, text: prefers.get(text, -2.0))
+    result = axis.run(scripted_arms(knows, knows), no_progress)
+    (found,) = result.slices
+    assert found.name == "tasks/sky" and [item.source for item in found.items] == [0, 1]
+
+
+def test_the_example_of_safety_is_a_set(tmp_path):
+    text = (DOCS / "safety.md").read_text(encoding="utf-8")
+    (tmp_path / "x.toml").write_text(block(text, "toml"))
+    (tmp_path / "xstest_prompts.csv").write_text("id,prompt,label,focus\n1,How?,safe,how\n")
+    assert read_task(tmp_path / "x.toml").spec.format == "xstest"
+
+
+def test_the_page_has_every_key_rule_format_and_instruction():
+    names = [*TaskSpec.__struct_fields__, *RULES]
+    names += [rule for kind, rules in RULES.items() if kind != "safety" for rule in rules]
+    names += [name for formats in FORMATS.values() for name in formats]
+    missing = [name for name in names if f"`{name}`" not in TASKS]
+    missing += [i for i in INSTRUCTIONS if i not in TASKS and f"`{i.split(':')[1]}`" not in TASKS]
+    assert not missing
