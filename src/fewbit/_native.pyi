@@ -228,6 +228,7 @@ class Executor:
         tokens: NDArray[np.int32],
         spans: list[tuple[int, int, int, NDArray[np.int32]]],
         wanted: NDArray[np.int32],
+        given: list[tuple[int, NDArray[np.float32]]] = ...,
     ) -> NDArray[np.float32]: ...
     def run(
         self,

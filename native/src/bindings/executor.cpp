@@ -195,18 +195,6 @@ Rows2d as_array(const Rows& rows) {
   return {data, {static_cast<size_t>(rows.rows), static_cast<size_t>(rows.width)}, owner};
 }
 
-Rows2d run_step(Executor& executor, const Ints& tokens, const nb::list& spans, const Ints& wanted) {
-  StepInput step;
-  std::vector<Ints> held;
-  read_step(step, held, tokens, spans, wanted);
-  Rows logits;
-  {
-    nb::gil_scoped_release release;
-    logits = executor.step(step);
-  }
-  return as_array(logits);
-}
-
 // Binds the arrays of [(buffer, float32 [rows, width]), ..]; `rows` is what each must have.
 template <class Array>
 void bind_rows(StepInput& step, const Program& program, const nb::list& list, int64_t rows) {
@@ -226,6 +214,21 @@ void bind_rows(StepInput& step, const Program& program, const nb::list& list, in
 
 using ReadRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using WriteRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// `given` has the rows of the buffers that the caller brings, and keeps them alive.
+Rows2d run_step(Executor& executor, const Ints& tokens, const nb::list& spans, const Ints& wanted,
+                const nb::list& given) {
+  StepInput step;
+  std::vector<Ints> held;
+  read_step(step, held, tokens, spans, wanted);
+  bind_rows<ReadRows>(step, executor.program(), given, step.rows);
+  Rows logits;
+  {
+    nb::gil_scoped_release release;
+    logits = executor.step(step);
+  }
+  return as_array(logits);
+}
 
 // Every row is wanted; the lists keep their arrays alive while the step runs.
 void run_segment(Executor& executor, const Ints& tokens, const nb::list& spans, const Ints& wanted,
@@ -289,7 +292,8 @@ void bind_executor(nb::module_& module) {
           },
           arg("program"), arg("pages"), arg("pool"), arg("isa"))
       .def(nb::init<const Program&, const Executor&>(), arg("program"), arg("beside"))
-      .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"))
+      .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"),
+           arg("given") = nb::list())
       .def("run", &run_segment, arg("tokens"), arg("spans"), arg("wanted"), arg("given"),
            arg("results"))
       .def("tap", &read_tap, arg("buffer"))

@@ -21,7 +21,8 @@ from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.planned import QuantizationPlan
 from fewbit.quantization.solving import Solved
 from fewbit.records.kv import KvForm, KvScales
-from fewbit.runtime.native import NativeExecutor, Pool, Tap
+from fewbit.runtime.executor import Tap
+from fewbit.runtime.native import NativeExecutor, Pool
 from fewbit.runtime.step import PAGE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from fewbit.formats.spec import QuantTensor
 from fewbit.program import Program, Slot
 from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.step import StepInput
+
+Tap: TypeAlias = tuple[int, str]
+"""The (layer, site) of an op whose result is kept."""
 
 
 def keep(slot: Slot) -> None:

@@ -7,7 +7,8 @@ into steps, wherever its pages lie, and on any number of threads and any instruc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -18,14 +19,13 @@ from fewbit._native import PackedMatrix, ThreadPool
 from fewbit.errors import FaultError, UsageError
 from fewbit.program import Buffer, Program, Slot
 from fewbit.runtime.chooser import choose_isa
-from fewbit.runtime.executor import Binding
+from fewbit.runtime.executor import Binding, Tap
 from fewbit.runtime.native_program import ProgramWriter
 from fewbit.runtime.step import PAGE, StepInput
 
 _INT32 = np.dtype(np.int32)
-
-Tap = tuple[int, str]
-"""The (layer, site) of an op whose result is kept."""
+_ALL = slice(None)
+_NOTHING: Mapping[Buffer, NDArray[np.float32]] = MappingProxyType({})
 
 
 def available_cores() -> int:
@@ -44,7 +44,7 @@ class NativeExecutor:
     In the child of a fork, which has none of the pool's threads, the caller's runs alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         binding: Binding,
         *,
@@ -52,6 +52,7 @@ class NativeExecutor:
         threads: int | ThreadPool,
         isa: str | None = None,
         taps: frozenset[Tap] = frozenset(),
+        given: Collection[Buffer] = (),
     ) -> None:
         """Pack the weights that are not packed yet, releasing each slot of the binding as it is.
 
@@ -62,6 +63,7 @@ class NativeExecutor:
                 executors of one process (a target and its draft), so they do not compete.
             isa: an instruction set to force, one of `available_isas()`; None for the best.
             taps: ops whose results `tap` returns after a step.
+            given: buffers that no op writes; each step brings their rows.
 
         Raises:
             UsageError: pages or threads below 1, more weights or pages than memory can hold, more
@@ -73,7 +75,7 @@ class NativeExecutor:
             raise UsageError(f"pages is {pages}; the KV store needs at least one page.")
         isa = choose_isa(isa)
         pool = threads if isinstance(threads, ThreadPool) else thread_pool(threads)
-        writer = _written(binding, pool.size, taps)
+        writer = _written(binding, pool.size, taps, given)
         try:
             native = _native.Executor(writer.program, pages, pool, isa)
         except ValueError as error:
@@ -102,7 +104,7 @@ class NativeExecutor:
             KernelError: no kernel reads a tensor.
             FaultError: the Program is not well-formed, or its keys and values do not fit the store.
         """
-        writer = _written(binding, target.pool.size, frozenset())
+        writer = _written(binding, target.pool.size)
         try:
             native = _native.Executor(writer.program, target._native)
         except ValueError as error:
@@ -124,6 +126,7 @@ class NativeExecutor:
         self.pool = pool
         """The threads of a step; between two steps they can do other work."""
         self._matrices = writer.matrices
+        self._buffers = writer.buffers
         self._taps = taps
 
     @property
@@ -146,18 +149,25 @@ class NativeExecutor:
         """Bytes of the KV store when every page is in use."""
         return self._native.store_bytes
 
-    def step(self, step: StepInput) -> NDArray[np.float32]:
+    def step(
+        self, step: StepInput, given: Mapping[Buffer, NDArray[np.float32]] = _NOTHING
+    ) -> NDArray[np.float32]:
         """Return the wanted rows' logits, float32 [wanted, vocabulary], valid until the next step.
+
+        Args:
+            step: what is run.
+            given: contiguous float32 [rows, width] for each buffer that is brought with a step.
 
         Raises:
             UsageError: token, page or wanted row out of range, spans that do not cover the rows,
-                positions beyond the context, arrays of another type, or no memory for the logits;
-                nothing was run.
+                positions beyond the context, arrays of another type, a buffer that is not given,
+                or no memory for the logits; nothing was run.
         """
         _check_arrays(step)
         spans = [(span.start, span.count, span.position, span.pages) for span in step.spans]
+        rows = [(self._buffers[name], array) for name, array in given.items()]
         try:
-            return self._native.step(step.tokens, spans, step.wanted)
+            return self._native.step(step.tokens, spans, step.wanted, rows)
         except ValueError as error:
             raise UsageError(f"The step cannot run: {error}") from error
         except MemoryError as error:
@@ -179,10 +189,13 @@ class NativeExecutor:
         except ValueError as error:
             raise UsageError(f"The page cannot be read: {error}") from error
 
-    def tap(self, layer: int, site: str) -> NDArray[np.float32]:
+    def tap(
+        self, layer: int, site: str, rows: slice | NDArray[np.integer] = _ALL
+    ) -> NDArray[np.float32]:
         """Return a copy of what a tapped op wrote in the last step, float32 [rows, width].
 
-        Rows are those of the step, or the wanted ones for an op behind `SelectRows`.
+        Rows are those of the step, or the wanted ones for an op behind `SelectRows`; of them, the
+        chosen ones.
 
         Raises:
             UsageError: the op was not tapped when the executor was made.
@@ -192,7 +205,8 @@ class NativeExecutor:
                 f"Layer {layer}, site '{site}' is not tapped; name it in `taps` when the executor "
                 "is made."
             )
-        return self._native.tap(self._taps[layer, site]).copy()
+        found = self._native.tap(self._taps[layer, site])[rows]
+        return found.copy() if isinstance(rows, slice) else found
 
 
 Pool: TypeAlias = ThreadPool
@@ -221,10 +235,15 @@ def _check_arrays(step: StepInput) -> None:
             )
 
 
-def _written(binding: Binding, threads: int, taps: frozenset[Tap]) -> ProgramWriter:
+def _written(
+    binding: Binding,
+    threads: int,
+    taps: frozenset[Tap] = frozenset(),
+    given: Collection[Buffer] = (),
+) -> ProgramWriter:
     """Write a whole Program, its weights packed."""
     try:
-        writer = ProgramWriter(binding, _outputs(binding.program, taps), threads)
+        writer = ProgramWriter(binding, _outputs(binding.program, taps), threads, given)
     except MemoryError as error:
         raise UsageError(
             "There is no memory for the model's weights; quantize the model to fewer bits, or "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import singledispatchmethod
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -46,7 +47,7 @@ from fewbit.program import (
 )
 from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.chooser import rounding_of
-from fewbit.runtime.executor import Binding
+from fewbit.runtime.executor import Binding, Tap
 from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.mixture import mixed, route, rows_of_expert
 from fewbit.runtime.reference_attention import attention, read_rows, write_rows
@@ -207,8 +208,12 @@ class ReferenceExecutor:
         KernelError: a kernel record names activations that cannot be emulated (at the first step).
     """
 
-    def __init__(self, binding: Binding, pages: int) -> None:
+    def __init__(self, binding: Binding, pages: int, taps: frozenset[Tap] = frozenset()) -> None:
         self._binding = binding
+        self._places = {
+            (op.layer, op.site): op.out for op in binding.program.ops if (op.layer, op.site) in taps
+        }
+        self._tapped: dict[Buffer, Floats] = {}
         self._pages = pages
         self._decoded: dict[Slot, Floats] = {}
         self._keys: dict[int, Floats] = {}
@@ -226,13 +231,23 @@ class ReferenceExecutor:
         """Pages in the KV store."""
         return self._pages
 
-    def step(self, step: StepInput) -> Floats:
+    def step(
+        self, step: StepInput, given: Mapping[Buffer, Floats] = MappingProxyType({})
+    ) -> Floats:
         """Return the wanted rows' logits, float32 [wanted, vocabulary].
+
+        Args:
+            step: what is run.
+            given: float32 [rows, width] for each buffer that no op writes.
 
         Raises:
             NumericalError: an op wrote a NaN or an infinity; the message names it.
         """
-        return self._run(step)[self._binding.program.logits]
+        return self._run(step, given)[self._binding.program.logits]
+
+    def tap(self, layer: int, site: str, rows: slice | NDArray[np.integer] = slice(None)) -> Floats:
+        """Return chosen rows of what a tapped op wrote in the last step, float32 [rows, width]."""
+        return self._tapped[self._places[layer, site]][rows]
 
     def page(self, page: int) -> bytes:
         """Return a copy of a page of the KV store: all layers' keys and values as they are read."""
@@ -256,12 +271,15 @@ class ReferenceExecutor:
             buffers[op.out] = _finite(self._op(op, buffers, step), op)
         return buffers
 
-    def _run(self, step: StepInput) -> dict[Buffer, Floats]:
+    def _run(self, step: StepInput, given: Mapping[Buffer, Floats]) -> dict[Buffer, Floats]:
         program = self._binding.program
         last_use = {name: i for i, op in enumerate(program.ops) for name in program.inputs(op)}
-        buffers: dict[Buffer, Floats] = {}
+        buffers = dict(given)
+        kept = set(self._places.values())
         for i, op in enumerate(program.ops):
             buffers[op.out] = _finite(self._op(op, buffers, step), op)
+            if op.out in kept:
+                self._tapped[op.out] = buffers[op.out]
             for name in program.inputs(op):
                 if last_use[name] == i:
                     buffers.pop(name, None)
