@@ -57,8 +57,8 @@ def build_program(
         UsageError: an exit that skips no layer or all of them, a head that does not divide into
             runs of 32 for an integer store, or one whose size is no power of two to rotate.
     """
-    _check_heads(config.head_dim, cache_type, rotate_keys=rotate_keys)
-    decoder = _Decoder(config, rotate_keys)
+    require_heads(config.head_dim, cache_type, rotate_keys=rotate_keys)
+    decoder = Decoder(config, rotate_keys)
     logits = decoder.emit(config.layers if exit_after is None else _exit(config, exit_after))
     return Program(
         ops=tuple(decoder.ops),
@@ -80,7 +80,8 @@ def _exit(config: ModelConfig, layers: int) -> int:
     return layers
 
 
-def _check_heads(head_dim: int, cache_type: CacheType, *, rotate_keys: bool) -> None:
+def require_heads(head_dim: int, cache_type: CacheType, *, rotate_keys: bool) -> None:
+    """Refuse heads that a KV store's type or the rotation of keys does not fit; UsageError."""
     if cache_type.is_integer and head_dim % KV_GROUP:
         raise UsageError(
             f"A KV cache of {cache_type.value} needs heads of a multiple of {KV_GROUP} elements, "
@@ -98,7 +99,7 @@ def slot_shapes(config: ModelConfig) -> dict[Slot, tuple[int, int]]:
 
     In order of first use, as `Program.slots()` has them.
     """
-    decoder = _Decoder(config)
+    decoder = Decoder(config)
     decoder.emit(config.layers)
     return decoder.shapes
 
@@ -110,8 +111,8 @@ class _Place(TypedDict):
 
 
 @dataclass
-class _Decoder:
-    """Appends ops, and notes each buffer's width and each slot's shape."""
+class Decoder:
+    """Appends the ops of a decoder, and notes each buffer's width and each slot's shape."""
 
     config: ModelConfig
     rotate_keys: bool = False
@@ -131,23 +132,31 @@ class _Decoder:
         return self.logits(x)
 
     def embed(self) -> Buffer:
+        """Look up the tokens' rows of the embedding."""
         config = self.config
         weight = self.slot("embed.weight", config.vocabulary, config.hidden)
         place = self.place(OUTSIDE, "embed", config.hidden)
         return self.add(Embed(**place, weight=weight, scale=config.embed_scale))
 
     def rope_table(self, rope: RopeConfig) -> Buffer:
+        """Compute cosines and sines of the rows' positions for a rope."""
         site = "local_rope" if rope == self.config.local_rope else "rope"
         frequencies, factor = rope_frequencies(rope, self.config.head_dim)
         place = self.place(OUTSIDE, site, self.config.head_dim)
         return self.add(RopeTable(**place, frequencies=frequencies, factor=factor))
 
     def attention_block(self, layer: int, x: Buffer, table: Buffer) -> Buffer:
+        """Add what attention makes of the normed residual stream to it."""
         config = self.config
         normed = self.norm(layer, "attn_norm", x)
         q = self.linear(layer, "q", normed, config.query_width, bias=config.qkv_bias)
         k = self.linear(layer, "k", normed, config.key_width, bias=config.qkv_bias)
         v = self.linear(layer, "v", normed, config.key_width, bias=config.qkv_bias)
+        return self.residual(layer, "attn_add", x, self.attend(layer, q, k, v, table))
+
+    def attend(self, layer: int, q: Buffer, k: Buffer, v: Buffer, table: Buffer) -> Buffer:
+        """Return what attention adds to the residual stream, from projected inputs."""
+        config = self.config
         if config.qk_norm:
             q = self.head_norm(layer, "q_norm", q)
             k = self.head_norm(layer, "k_norm", k)
@@ -160,9 +169,10 @@ class _Decoder:
         out = self.linear(layer, "o", mixed, config.hidden, bias=config.output_bias)
         if config.sandwich_norms:
             out = self.norm(layer, "post_attn_norm", out)
-        return self.residual(layer, "attn_add", x, out)
+        return out
 
     def mlp_block(self, layer: int, x: Buffer) -> Buffer:
+        """Add what the MLP, or the mixture in its place, makes of the stream to it."""
         config = self.config
         normed = self.norm(layer, "mlp_norm", x)
         if config.mixture is not None and config.mixture.layers[layer]:
@@ -174,6 +184,7 @@ class _Decoder:
         return self.residual(layer, "mlp_add", x, out)
 
     def dense(self, layer: int, normed: Buffer) -> Buffer:
+        """Return what the gated MLP makes of its normed input."""
         config = self.config
         gate = self.linear(layer, "gate", normed, config.intermediate, bias=config.mlp_bias)
         up = self.linear(layer, "up", normed, config.intermediate, bias=config.mlp_bias)
@@ -184,6 +195,7 @@ class _Decoder:
         return self.linear(layer, "down", gated, config.hidden, bias=config.mlp_bias)
 
     def mixture(self, layer: int, normed: Buffer, mixture: MixtureConfig) -> Buffer:
+        """Return what the mixture of experts makes of its normed input."""
         router = self.linear(layer, "router", normed, mixture.experts, bias=False)
         experts = tuple(self.expert(layer, e, mixture.width) for e in range(mixture.experts))
         return self.add(
@@ -200,6 +212,7 @@ class _Decoder:
         )
 
     def expert(self, layer: int, expert: int, width: int) -> Expert:
+        """Name the slots of an expert's matrices."""
         stem, hidden = f"{_prefix(layer)}experts.{expert}", self.config.hidden
         return Expert(
             gate=self.slot(f"{stem}.gate.weight", width, hidden),
@@ -208,6 +221,7 @@ class _Decoder:
         )
 
     def logits(self, x: Buffer) -> Buffer:
+        """Return the logits of the wanted rows, behind the final norm."""
         config = self.config
         x = self.add(SelectRows(**self.place(OUTSIDE, "select", config.hidden), x=x))
         x = self.norm(OUTSIDE, "final_norm", x)
@@ -222,32 +236,39 @@ class _Decoder:
         return self.add(Softcap(**place, x=logits, cap=config.logits_softcap))
 
     def norm(self, layer: int, site: str, x: Buffer) -> Buffer:
+        """Norm whole rows."""
         return self.rms_norm(layer, site, x, self.widths[x])
 
     def head_norm(self, layer: int, site: str, x: Buffer) -> Buffer:
+        """Norm each head by itself."""
         return self.rms_norm(layer, site, x, self.config.head_dim)
 
     def rms_norm(self, layer: int, site: str, x: Buffer, width: int) -> Buffer:
+        """Norm runs of `width` elements by a weight of the site's name."""
         weight = self.slot(f"{_prefix(layer)}{site}.weight", 1, width)
         place = self.place(layer, site, self.widths[x])
         eps, offset = self.config.eps, self.config.norm_offset
         return self.add(RmsNorm(**place, x=x, weight=weight, width=width, eps=eps, offset=offset))
 
     def linear(self, layer: int, site: str, x: Buffer, outputs: int, *, bias: bool) -> Buffer:
+        """Multiply by the site's matrix of that many outputs."""
         weight = self.slot(f"{_prefix(layer)}{site}.weight", outputs, self.widths[x])
         vector = self.slot(f"{_prefix(layer)}{site}.bias", 1, outputs) if bias else None
         place = self.place(layer, site, outputs)
         return self.add(Linear(**place, x=x, weight=weight, bias=vector))
 
     def rope(self, layer: int, site: str, x: Buffer, table: Buffer) -> Buffer:
+        """Rotate heads by a table."""
         place = self.place(layer, site, self.widths[x])
         return self.add(Rope(**place, x=x, table=table, head_dim=self.config.head_dim))
 
     def hadamard(self, layer: int, site: str, x: Buffer, size: int) -> Buffer:
+        """Transform runs of `size` elements."""
         place = self.place(layer, site, self.widths[x])
         return self.add(Hadamard(**place, x=x, size=size))
 
     def attention(self, layer: int, q: Buffer, k: Buffer, v: Buffer) -> Buffer:
+        """Attend from the store, the rows' keys and values written first."""
         config = self.config
         return self.add(
             Attention(
@@ -265,6 +286,7 @@ class _Decoder:
         )
 
     def residual(self, layer: int, site: str, x: Buffer, y: Buffer) -> Buffer:
+        """Add two buffers."""
         return self.add(Add(**self.place(layer, site, self.widths[x]), x=x, y=y))
 
     def place(self, layer: int, site: str, width: int) -> _Place:
@@ -275,11 +297,13 @@ class _Decoder:
         return {"layer": layer, "site": site, "out": out}
 
     def slot(self, name: Slot, rows: int, columns: int) -> Slot:
+        """Note a slot with its shape."""
         known = self.shapes.setdefault(name, (rows, columns))
         assert known == (rows, columns), f"slot {name} has two shapes"
         return name
 
     def add(self, op: Op) -> Buffer:
+        """Append an op; return the buffer that it writes."""
         self.ops.append(op)
         return op.out
 

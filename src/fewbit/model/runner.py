@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -21,11 +21,11 @@ from fewbit.model.memory import plan_memory, require_room
 from fewbit.model.packed import find_kept, keep
 from fewbit.model.pieces import Piece, step_of
 from fewbit.model.weights import ModelSource, open_model
-from fewbit.program import CacheType, Program, Slot
+from fewbit.program import OUTSIDE, CacheType, Program, Slot
 from fewbit.records.kernels import Activations, KernelPlan, KernelRecord, kernel_fallbacks
 from fewbit.records.loading import LoadRecord, MemoryPlan
 from fewbit.runtime.chooser import choose, choose_isa, demand, rounding_of
-from fewbit.runtime.executor import Binding, Executor
+from fewbit.runtime.executor import Binding, Executor, Tap
 from fewbit.runtime.native import NativeExecutor, Pool, available_cores
 from fewbit.runtime.pack import Layout
 from fewbit.runtime.reference import ReferenceExecutor, choose_reference
@@ -45,14 +45,16 @@ _PROMPT_ROWS = 512
 class Runner:
     """One loaded model and its executor; not for use by several threads at once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917
         self,
         source: ModelSource,
         binding: Binding,
         executor: Executor,
         loading: LoadRecord,
         context: int,
+        taps: tuple[Tap, ...] = (),
     ):
+        self._taps = taps
         self.source = source
         self.binding = binding
         self.executor = executor
@@ -65,6 +67,24 @@ class Runner:
     def config(self) -> ModelConfig:
         """The model's configuration."""
         return self.source.config
+
+    @property
+    def gives_states(self) -> bool:
+        """Whether `states` can be asked for."""
+        return bool(self._taps)
+
+    def states(self, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return hidden states of chosen rows of the last step, those of all layers side by side.
+
+        Args:
+            rows: int32 [n], of the step's.
+
+        Returns:
+            float32 [n, layers * hidden], for the layers of `RunSettings.states`.
+        """
+        executor = self.executor
+        assert isinstance(executor, NativeExecutor | ReferenceExecutor)
+        return np.concatenate([executor.tap(*tap, rows) for tap in self._taps], axis=1)
 
     @property
     def program(self) -> Program:
@@ -161,6 +181,8 @@ class RunSettings:
     """Pack symmetric weights of 8 bits so that a draft can read their upper four bits alone."""
     strict: bool = False
     """Refuse a model of which some matrix would not be run as it is stored."""
+    states: Callable[[int], tuple[int, ...]] | None = None
+    """Given how many layers the model has, after which of them hidden states can be asked for."""
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -246,11 +268,19 @@ def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = No
         _refuse_fallbacks(binding)
     memory = plan_memory(source.config, program, binding.kernels.values(), pages)
     require_room(memory)
+    taps = _taps(source.config, settings)
     if settings.executor == "reference":
         loading = LoadRecord(memory=memory, notes=source.checkpoint.notes, seconds=0.0)
-        return Runner(source, binding, ReferenceExecutor(binding, pages), loading, context)
+        reference = ReferenceExecutor(binding, pages, frozenset(taps))
+        return Runner(source, binding, reference, loading, context, taps)
     executor, loading = _load_native(source, binding, pages, settings, memory, pool)
-    return Runner(source, binding, executor, loading, context)
+    return Runner(source, binding, executor, loading, context, taps)
+
+
+def _taps(config: ModelConfig, settings: RunSettings) -> tuple[Tap, ...]:
+    """Return where the residual stream is taken, after each of the settings' layers."""
+    after = () if settings.states is None else settings.states(config.layers)
+    return tuple((n - 1, "mlp_add") if n else (OUTSIDE, "embed") for n in after)
 
 
 def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelRecord, ...]:
@@ -330,7 +360,13 @@ def _load_native(  # noqa: PLR0913, PLR0917
     threads = pool.size if pool else settings.threads or available_cores()
     isa = demand(settings.isa, settings.kernel).isa
     kept = find_kept(source, binding, threads)
-    executor = NativeExecutor(kept.bound(binding), pages=pages, threads=pool or threads, isa=isa)
+    executor = NativeExecutor(
+        kept.bound(binding),
+        pages=pages,
+        threads=pool or threads,
+        isa=isa,
+        taps=frozenset(_taps(source.config, settings)),
+    )
     notes, written = [*source.checkpoint.notes, kept.note], ""
     if settings.keep_packed and not kept.matrices:
         notes.append(keep(kept, executor.matrices))
