@@ -34,7 +34,7 @@ def _suffix(_: LoadedModel) -> Draft:
 
 def _nested(target: LoadedModel) -> Draft:
     served = target.served
-    return nested_draft(target.runner, served.vocabulary, served.threads)
+    return nested_draft(target.runner, served.vocabulary, served.threads, target.ends)
 
 
 NAMED: Mapping[str, OpenDraft] = {NGRAM: _ngram, SUFFIX: _suffix, NESTED: _nested}
@@ -49,7 +49,9 @@ def _exit(value: str) -> OpenDraft:
 
     def opened(target: LoadedModel) -> Draft:
         served = target.served
-        return early_exit_draft(target.runner, int(value), served.vocabulary, served.threads)
+        return early_exit_draft(
+            target.runner, int(value), served.vocabulary, served.threads, target.ends
+        )
 
     return opened
 
@@ -59,7 +61,7 @@ def _low_bit(value: str) -> OpenDraft:
 
     def opened(target: LoadedModel) -> Draft:
         served = target.served
-        return low_bit_draft(target.runner, form, served.vocabulary, served.threads)
+        return low_bit_draft(target.runner, form, served.vocabulary, served.threads, target.ends)
 
     return opened
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
+from fewbit.records.kernels import KernelRecord
 from fewbit.sampling import SamplingParams, TokenSampler
 from fewbit.speculate.verifier import Verifier, verifier_for
 
@@ -105,6 +106,46 @@ class Draft(Protocol):
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
         ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A draft that continues from the target's hidden states, as extra heads do.
+
+    An engine hands it those of every token that the target has run and verified, in the order of
+    positions but for those that come again (a sequence that was set back) and those that are left
+    out (whose keys the target had from another sequence).
+    """
+
+    @property
+    def width(self) -> int:
+        """Floats of the states of one position, those of all layers side by side."""
+        ...
+
+    def watch(self, sequence: int, first: int, states: NDArray[np.float32]) -> None:
+        """Take the states of a sequence's positions from `first` on, float32 [rows, width]."""
+        ...
+
+
+def parts_of(draft: Draft) -> tuple[Draft, ...]:
+    """Return the drafts that one of several asks, or the draft itself."""
+    return getattr(draft, "parts", (draft,))
+
+
+def watching(draft: Draft) -> tuple[Watching, ...]:
+    """Return the draft, or those of its parts, that want hidden states."""
+    parts = parts_of(draft)
+    if parts == (draft,):
+        return (draft,) if isinstance(draft, Watching) else ()
+    return tuple(found for part in parts for found in watching(part))
+
+
+def kernels_of(draft: Draft) -> tuple[KernelRecord, ...]:
+    """Return what reads the matrices of a draft that is the target itself, or a head of it."""
+    parts = parts_of(draft)
+    if parts == (draft,):
+        return getattr(draft, "kernels", ())
+    return tuple(kernel for part in parts for kernel in kernels_of(part))
 
 
 class NgramDraft:

@@ -13,6 +13,7 @@ def early_exit_draft(
     layers: int,
     vocabulary: int,
     threads: SamplingThreads | None = None,
+    ends: frozenset[int] = frozenset(),
 ) -> SharedStoreDraft:
     """Return a draft that leaves a target after some layers.
 
@@ -24,10 +25,11 @@ def early_exit_draft(
         layers: how many run, at least 1 and fewer than it has.
         vocabulary: of its tokenizer; ids from here on are padding.
         threads: draw for several sequences at once.
+        ends: ids after which a text is over.
 
     Raises:
         UsageError: no layer is skipped, or all are.
     """
     binding = early_exit(target, layers)
     executor, kernels = beside(target, binding), tuple(binding.kernels.values())
-    return SharedStoreDraft(f"exit:{layers}", executor, vocabulary, threads, kernels)
+    return SharedStoreDraft(f"exit:{layers}", executor, vocabulary, threads, kernels, ends)

@@ -10,7 +10,10 @@ from fewbit.speculate.shared_store import SharedStoreDraft
 
 
 def nested_draft(
-    target: Runner, vocabulary: int, threads: SamplingThreads | None = None
+    target: Runner,
+    vocabulary: int,
+    threads: SamplingThreads | None = None,
+    ends: frozenset[int] = frozenset(),
 ) -> SharedStoreDraft:
     """Return a draft that reads the upper four bits of a target's weights of 8 bits.
 
@@ -20,13 +23,14 @@ def nested_draft(
         target: loaded with `RunSettings.nested`.
         vocabulary: of its tokenizer; ids from here on are padding.
         threads: draw for several sequences at once.
+        ends: ids after which a text is over.
 
     Raises:
         UsageError: the target has no weights of 8 bits, or they do not lie nested.
     """
     binding = upper_halves(target)
     kernels = tuple(binding.kernels.values())
-    return SharedStoreDraft("nested", beside(target, binding), vocabulary, threads, kernels)
+    return SharedStoreDraft("nested", beside(target, binding), vocabulary, threads, kernels, ends)
 
 
 def low_bit_draft(
@@ -34,6 +38,7 @@ def low_bit_draft(
     form: NumberFormat,
     vocabulary: int,
     threads: SamplingThreads | None = None,
+    ends: frozenset[int] = frozenset(),
 ) -> SharedStoreDraft:
     """Return a draft with a copy of a target's matrices rounded to a format.
 
@@ -42,6 +47,7 @@ def low_bit_draft(
         form: of the copy, such as `q4_0`; it takes memory of its own.
         vocabulary: of its tokenizer; ids from here on are padding.
         threads: draw for several sequences at once.
+        ends: ids after which a text is over.
 
     Raises:
         KernelError: no kernel reads a matrix in that format.
@@ -49,4 +55,4 @@ def low_bit_draft(
     """
     binding = low_bit_copy(target, form)
     executor, kernels = beside(target, binding), tuple(binding.kernels.values())
-    return SharedStoreDraft(f"low-bit:{form.name}", executor, vocabulary, threads, kernels)
+    return SharedStoreDraft(f"low-bit:{form.name}", executor, vocabulary, threads, kernels, ends)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import Span, StepInput
-from fewbit.sampling import DraftRow, SamplingThreads, TokenSampler, draw_proposals
+from fewbit.sampling import SamplingThreads
 from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
 from fewbit.tokens.mapping import TokenMap
 
 READ_ROWS = 128
@@ -99,45 +100,14 @@ class _Sequence:
         self.drafted.clear()
 
 
-class _Rows:
-    """Memory for what tokens are drawn from, kept from call to call.
-
-    Of a vocabulary's width, memory that is new each time costs more than the drawing.
-    """
-
-    def __init__(self) -> None:
-        self._rows: NDArray[np.float32] = np.empty((0, 0), np.float32)
-        self._lent = 0
-
-    def reset(self) -> None:
-        """Have what was lent before written over from now on."""
-        self._lent = 0
-
-    def take(self, count: int, width: int) -> NDArray[np.float32]:
-        """Lend float32 [count, width]."""
-        begin, end = self._lent, self._lent + count
-        if end > len(self._rows) or width != self._rows.shape[1]:
-            self._rows = np.empty((2 * end, width), np.float32)
-        self._lent = end
-        return self._rows[begin:end]
-
-
 @dataclass(eq=False, slots=True)
 class _Run:
     """A query while it is answered."""
 
-    query: DraftQuery
+    drawing: Drawing
     state: _Sequence
     text: Sequence[int]
     """The query's tokens as the draft reads them."""
-    length: int
-    sampler: TokenSampler
-    drawn: list[int] = field(default_factory=list)
-    """The target's ids."""
-    over: bool = False
-    """Whether the block ends here: none of the draft's tokens may come next."""
-    drawn_from: NDArray[np.float32] | None = None
-    """float32 [length, n]; None for draws coupled with the target's, and before the first."""
 
     @property
     def position(self) -> int:
@@ -146,34 +116,18 @@ class _Run:
 
     def unread(self) -> int:
         """How many tokens are still to be run."""
-        return len(self.text) + len(self.drawn) - self.position
+        return len(self.text) + len(self.drawing.tokens) - self.position
 
     def take(self, count: int, mapping: TokenMap | None) -> Sequence[int]:
         """Return the next tokens to run, as the draft reads them, and count them as run."""
-        if self.drawn:
-            own = self.drawn[-1] if mapping is None else mapping.read(self.drawn[-1:])[0]
+        drawn = self.drawing.tokens
+        if drawn:
+            own = drawn[-1] if mapping is None else mapping.read(drawn[-1:])[0]
             self.state.drafted.append(own)
             return (own,)
         begin = self.state.computed
         self.state.computed += count
         return self.text[begin : begin + count]
-
-    def draw_row(self, row: int, width: int, rows: _Rows) -> DraftRow:
-        """Return what to draw from a row of logits, with room for what it is drawn from."""
-        into = None
-        if not self.query.verifier.couples:
-            if self.drawn_from is None:
-                self.drawn_from = rows.take(self.length, width)
-            into = self.drawn_from[len(self.drawn)]
-        start = len(self.query.tokens)
-        return DraftRow(self.sampler, row, start + len(self.drawn), start, into)
-
-    def proposal(self, support: NDArray[np.int32] | None) -> Proposal:
-        """Return what was drawn."""
-        drawn, ended = tuple(self.drawn), self.state.ended
-        if self.drawn_from is None:
-            return Proposal(drawn, ended=ended)
-        return Proposal(drawn, self.drawn_from[: len(drawn)], support, ended)
 
 
 class ModelDraft:
@@ -195,7 +149,7 @@ class ModelDraft:
         self._read_rows = read_rows
         self._pool = PagePool(model.executor.pages)
         self._sequences: dict[int, _Sequence] = {}
-        self._rows = _Rows()
+        self._rows = KeptRows()
         self._call = 0
 
     @property
@@ -233,7 +187,7 @@ class ModelDraft:
         while active:
             active = self._step([(run, 1) for run in active])
         support = self._model.support
-        return [Proposal(()) if run is None else run.proposal(support) for run in runs]
+        return [Proposal(()) if run is None else _proposal(run, support) for run in runs]
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
@@ -250,7 +204,7 @@ class ModelDraft:
         length = min(query.length, self._model.context - len(text) + 1)
         if state.ended or length < 1 or not self._has_room(state, len(text) + length - 1):
             return None
-        return _Run(query, state, text, length, query.sampler.fork())
+        return _Run(Drawing.begun(query, length), state, text)
 
     def _state(self, sequence: int) -> _Sequence:
         if sequence not in self._sequences:
@@ -282,32 +236,24 @@ class ModelDraft:
     def _step(self, work: Sequence[tuple[_Run, int]]) -> list[_Run]:
         """Run the next tokens of each, draw where a text is read; return who wants another."""
         model = self._model
-        drawing = [run for run, count in work if count == run.unread()]
+        runs = [run for run, count in work if count == run.unread()]
         logits = model.executor.step(_step_input(work, model.tokens))
-        if model.columns is not None:
-            logits = np.ascontiguousarray(logits[:, model.columns])
-        width = logits.shape[1]
-        draws = [run.draw_row(row, width, self._rows) for row, run in enumerate(drawing)]
-        found = draw_proposals(
+        ended = draw_each(
+            [run.drawing for run in runs],
             logits,
-            draws,
-            support=model.support,
+            self._rows,
             vocabulary=model.vocabulary,
+            support=model.support,
+            columns=model.columns,
             threads=model.threads,
         )
-        for run, row, (token, fault) in zip(drawing, logits, found, strict=True):
-            if fault is None:
-                run.drawn.append(token)
-                continue
-            run.over = True
-            if not np.isfinite(row).all():
-                run.state.ended = f"the draft cannot go on ({fault}); the rest has none"
-        return [run for run in drawing if self._wants_more(run)]
+        for run, why in zip(runs, ended, strict=True):
+            run.state.ended = why
+        return [run for run in runs if run.drawing.wants_more(model.ends)]
 
-    def _wants_more(self, run: _Run) -> bool:
-        """Whether another token can be of use: nothing comes after one that ends a text."""
-        full = run.over or len(run.drawn) >= run.length
-        return not full and run.drawn[-1] not in self._model.ends
+
+def _proposal(run: _Run, support: NDArray[np.int32] | None) -> Proposal:
+    return run.drawing.proposal(support, run.state.ended)
 
 
 def _step_input(work: Sequence[tuple[_Run, int]], mapping: TokenMap | None) -> StepInput:
