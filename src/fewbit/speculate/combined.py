@@ -24,6 +24,7 @@ class CombinedDraft:
         self.parts = (first, second)
         self.name = f"{first.name}+{second.name}"
         self.shares_store = first.shares_store or second.shares_store
+        self._over: set[int] = set()  # sequences for which the second has nothing more
 
     def pending(self, query: DraftQuery) -> int:
         """Return what the draft that would propose has to read first."""
@@ -39,14 +40,20 @@ class CombinedDraft:
             for i, proposal in zip(
                 left, self._second.propose([queries[i] for i in left]), strict=True
             ):
-                found[i] = proposal
+                if proposal.ended:
+                    self._over.add(queries[i].sequence)
+                found[i] = replace(proposal, ended="")
         return found
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
         self._first.release(sequence)
         self._second.release(sequence)
+        self._over.discard(sequence)
 
     def _fits(self, query: DraftQuery) -> bool:
+        """Whether the second may be asked: it can go on, and its context holds the sequence."""
+        if query.sequence in self._over:
+            return False
         context = self._second.context
         return context is None or len(query.tokens) + query.length <= context
