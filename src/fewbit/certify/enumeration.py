@@ -236,6 +236,7 @@ class _Followed:
         self.shares_store = case.draft.shares_store
         self.pending = case.draft.pending
         self.release = case.draft.release
+        self.parts = (case.draft,)
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return the draft's proposals."""

@@ -58,6 +58,7 @@ class Disturbed:
         self.shares_store = draft.shares_store
         self.pending = draft.pending
         self.release = draft.release
+        self.parts = (draft,)
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return disturbed proposals, always of the length asked for."""

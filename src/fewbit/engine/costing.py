@@ -22,7 +22,7 @@ from fewbit.records.costs import CostTable
 from fewbit.runtime.step import PAGE, Span, StepInput
 from fewbit.sampling import SamplingParams, TokenSampler
 from fewbit.speculate.costs import Shape
-from fewbit.speculate.drafts import Draft, DraftQuery
+from fewbit.speculate.drafts import Draft, DraftQuery, watching
 from fewbit.speculate.verifier import verifier_for
 
 SECONDS = 1.0
@@ -201,15 +201,21 @@ def _measure_draft(store: _Store, draft: Draft, count: int, clock: Clock) -> _Ca
     """Time a draft's calls: with a text to read, with one token more, with several to draft."""
     room = store.text_room(draft)
     texts = [store.tokens(room + i).tolist()[i:] for i in range(count)]
-    unread = count * (len(texts[0]) - 1)
+
+    def asked(length: int) -> list[DraftQuery]:
+        queries = [_query(store, i, text, length) for i, text in enumerate(texts)]
+        for query in queries:
+            _show_states(draft, query)
+        return queries
 
     def propose(length: int) -> float:
-        queries = [_query(store, i, text, length) for i, text in enumerate(texts)]
+        queries = asked(length)
         seconds = _seconds(clock, lambda: draft.propose(queries))
         for text in texts:
             text.append(text[0])
         return seconds
 
+    unread = sum(map(draft.pending, asked(1)))
     reading = propose(1)
     pairs = [(propose(1), propose(_DRAFTED)) for _ in range(_CALLS)]
     for i in range(count):
@@ -217,7 +223,8 @@ def _measure_draft(store: _Store, draft: Draft, count: int, clock: Clock) -> _Ca
     one, several = (float(np.median(seconds)) for seconds in zip(*pairs, strict=True))
     # What the clock's noise makes of a call that has next to no fixed part stays a token's.
     token = max((several - one) / (_DRAFTED - 1), several / _DRAFTED / 2)
-    return _Call(token, max(one - token, 0.0), max(reading - one, 0.0) / unread)
+    read = max(reading - one, 0.0) / unread if unread else 0.0
+    return _Call(token, max(one - token, 0.0), read)
 
 
 def _query(store: _Store, i: int, text: Sequence[int], length: int) -> DraftQuery:
@@ -230,6 +237,12 @@ def _query(store: _Store, i: int, text: Sequence[int], length: int) -> DraftQuer
         pages=store.pages(i, len(text) + length),
         computed=len(text) - 1,
     )
+
+
+def _show_states(draft: Draft, query: DraftQuery) -> None:
+    """Hand a draft the states that it wants, all zero: what they are changes no time."""
+    for part in watching(draft):
+        part.watch(query.sequence, 0, np.zeros((query.computed, part.width), np.float32))
 
 
 def _number(i: int) -> int:

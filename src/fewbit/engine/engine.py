@@ -18,6 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.engine.drafting import Drafting
 from fewbit.engine.ending import Ending, generation_record, take
@@ -25,7 +28,7 @@ from fewbit.engine.pace import PromptPace
 from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
 from fewbit.engine.scheduler import Limits, Plan, Scheduler, Work
 from fewbit.engine.stop import StopMatcher
-from fewbit.errors import RequestError
+from fewbit.errors import RequestError, UsageError
 from fewbit.records.generation import EngineRecord, FinishReason
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import PAGE, StepInput
@@ -38,7 +41,7 @@ from fewbit.sampling import (
     TokenSampler,
     sample_blocks,
 )
-from fewbit.speculate.drafts import judge_of
+from fewbit.speculate.drafts import Draft, Watching, judge_of, watching
 from fewbit.tokens.grammar import Grammar
 
 
@@ -49,7 +52,8 @@ class Served:
     `vocabulary` is the tokenizer's; logits beyond it are padding. A sequence takes at most
     `context` positions. `decoder` starts the text that follows a prompt. `threads` draw the tokens
     of several sequences at once. `constraint` turns a request's grammar into masks over the
-    vocabulary; None where requests have none.
+    vocabulary; None where requests have none. `states` returns hidden states of chosen rows of the
+    executor's last step, float32 [rows, width]; None where the model hands out none.
     """
 
     executor: Executor
@@ -58,6 +62,7 @@ class Served:
     decoder: Callable[[Sequence[int]], TextDecoder]
     threads: SamplingThreads | None = None
     constraint: Callable[[Grammar], Constraint] | None = None
+    states: Callable[[NDArray[np.int32]], NDArray[np.float32]] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,9 @@ class Engine:
         limits: bounds of a step.
         clock: seconds, for measurements; the output never depends on it.
         drawing: what draws and judges tokens.
+
+    Raises:
+        UsageError: the draft continues from hidden states, and the model hands out none.
     """
 
     def __init__(
@@ -101,6 +109,7 @@ class Engine:
         self._drafting = (
             None if speculation is None else Drafting(speculation, served.vocabulary, clock)
         )
+        self._watching = () if speculation is None else _watching(speculation.draft, served)
         self._scheduler = Scheduler(PagePool(served.executor.pages), limits or Limits())
         self._pace = PromptPace()
         self._clock = clock
@@ -293,14 +302,16 @@ class Engine:
         outputs = []
         for work in plan.work:
             if work.row is None:
+                begin = work.generation.computed
                 work.generation.settle(work.taken)
+                self._hand_states(work, begin)
             else:
                 outputs.append(self._accept(work, drawn[work.generation.number], now))
         return outputs
 
     def _accept(self, work: Work, drawn: Drawn, now: float) -> Output:
         """Take the drawn tokens up to whatever ends the generation; roll the store back to them."""
-        generation = work.generation
+        generation, begin = work.generation, work.generation.computed
         taken, texts, ending = take(generation, drawn.tokens, now, self.context)
         if drawn.fault is not None and ending is None:
             ending = Ending.of(drawn.fault)
@@ -312,7 +323,23 @@ class Engine:
         tokens, logprobs = tuple(drawn.tokens[:taken]), tuple(drawn.logprobs[:taken])
         if ending:
             return self._finish(generation, ending, texts, tokens, logprobs)
+        self._hand_states(work, begin)
         return Output(generation.number, tokens, "".join(texts), logprobs)
+
+    def _hand_states(self, work: Work, begin: int) -> None:
+        """Hand the hidden states of a step's verified rows to the drafts that want them.
+
+        Args:
+            work: a sequence's rows, which began at position `begin`.
+            begin: the position.
+        """
+        generation, states = work.generation, self._served.states
+        if not self._watching or states is None or not generation.request.speculate:
+            return
+        count = generation.computed - begin
+        found = states(np.arange(work.start, work.start + count, dtype=np.int32))
+        for draft in self._watching:
+            draft.watch(generation.number, begin, found)
 
     def _finish(
         self,
@@ -376,3 +403,13 @@ class Engine:
                 "leave the grammar out."
             )
         self._served.constraint(request.grammar)
+
+
+def _watching(draft: Draft, served: Served) -> tuple[Watching, ...]:
+    found = watching(draft)
+    if found and served.states is None:
+        raise UsageError(
+            f"The draft {draft.name} continues from the model's hidden states, which this model "
+            "was not loaded to hand out; load it with RunSettings.states."
+        )
+    return found

@@ -49,6 +49,7 @@ class LoadedModel:
             decoder=lambda prompt: self.tokenizer.stream(after=prompt),
             threads=SamplingThreads(pool),
             constraint=_constraints(self.tokenizer),
+            states=self.runner.states if self.runner.gives_states else None,
         )
 
     @property

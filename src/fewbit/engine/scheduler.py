@@ -65,6 +65,8 @@ class Work(NamedTuple):
     row: int | None
     decodes: bool
     """Whether this continues a text rather than reads a prompt."""
+    start: int = 0
+    """The first row of the step that is its own."""
 
 
 class Plan(NamedTuple):
@@ -244,6 +246,7 @@ def _plan(chosen: Mapping[Generation, tuple[int, tuple[int, ...]]]) -> Plan:
                 draft,
                 len(wanted) if complete else None,
                 generation.decoding and generation.generated > 0,
+                start,
             )
         )
         tokens += generation.tokens[begin : begin + count]

@@ -1,0 +1,397 @@
+"""A draft that continues from the target's hidden states: EAGLE-3, and heads like it.
+
+A head's row stands for a token and the state behind the token before it. Rows of verified tokens
+have the target's states, which the engine hands over as they come; rows of drafted ones have the
+state that the head made for the row before. So a row in the head's store is good for ever once the
+target's state went into it, and provisional otherwise: after each verification the head reads the
+accepted tokens once more, with their true states, over what it had drafted.
+
+What such a head is (EAGLE-3, one layer of multi-token prediction) is the business of `Head`. Heads
+that do not read their own tokens (Medusa) are drafts of their own that `watch` as this one does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.cache.pages import PagePool, PageTable
+from fewbit.records.kernels import KernelRecord
+from fewbit.runtime.step import PAGE, Span, StepInput
+from fewbit.sampling import SamplingThreads
+from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
+
+Rows = NDArray[np.float32]
+
+READ_ROWS = 128
+"""Rows that one call spends at most on texts not read yet: every sequence waits for them."""
+
+_KEEPS_UP = 8
+"""A sequence with at most so many rows to read is served before any that has a text to read."""
+
+KEPT_STATES = 2048
+"""States that wait to be read, of each sequence at most; a head that is asked later than that
+begins with the latest of them."""
+
+
+class Head(Protocol):
+    """What continues from hidden states, with a KV store of its own (`model.head_runner`)."""
+
+    @property
+    def pages(self) -> int:
+        """Pages in its store."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Floats of the target's states for one position."""
+        ...
+
+    def fuse(self, states: Rows) -> Rows:
+        """Return what rows of verified positions read, [rows, hidden], for states [rows, width]."""
+        ...
+
+    def step(self, step: StepInput, hidden: Rows) -> tuple[Rows, Rows]:
+        """Run rows of tokens, each with its hidden state.
+
+        Returns:
+            Of the wanted rows the logits, valid until the next step, and the states that the rows
+            after them read.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class HeadModel:
+    """A head made ready to draft.
+
+    It takes at most `context` positions of a sequence, and never proposes the target's ids from
+    `vocabulary` on.
+    """
+
+    name: str
+    head: Head
+    context: int
+    vocabulary: int
+    ends: frozenset[int] = frozenset()
+    """The target's ids after which a text is over."""
+    support: NDArray[np.int32] | None = None
+    """int32 [n] ascending, the target's ids that it can propose; None for those of its logits."""
+    columns: NDArray[np.int32] | None = None
+    """int32 [n], the column of its logits for each; None where they lie in that order."""
+    threads: SamplingThreads | None = None
+    kernels: tuple[KernelRecord, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class _Sequence:
+    """What the head has of a sequence.
+
+    Its rows are numbered by the sequence's positions: row p is of the token behind position p, with
+    that position's state. In the store lie the rows from `base` on, `computed` of them; their pages
+    count from `base`. `waiting` has states of the rows from `at` to `known`, that of the row read
+    last included: it is read again where no token came since.
+    """
+
+    table: PageTable
+    waiting: deque[Rows] = field(default_factory=deque)
+    at: int = 0
+    known: int = 0
+    base: int = 0
+    computed: int = 0
+    shared: int = 0
+    """Pages that other sequences can begin with."""
+    used: int = 0
+    """The call that asked for it last."""
+    ended: str = ""
+    """Why nothing more is drafted for it: its logits were not finite."""
+
+    @property
+    def read(self) -> int:
+        """The first row that is not read yet."""
+        return self.base + self.computed
+
+    def watch(self, first: int, states: Rows) -> None:
+        """Take states of rows from `first` on; what lies before a gap is of no use any more."""
+        if first > self.known:
+            self.waiting.clear()
+            self.at = self.known = first
+        fresh = states[self.known - first :]
+        if not len(fresh):
+            return
+        self.waiting.append(fresh.copy())
+        self.known += len(fresh)
+        while self.known - self.at - len(self.waiting[0]) >= KEPT_STATES:
+            self.at += len(self.waiting.popleft())
+
+    def settle(self, tokens: Sequence[int]) -> int:
+        """Make the store fit a sequence's tokens; return how many rows are still to be read.
+
+        0 where the last one's state has not come, so that nothing can be drafted.
+        """
+        rows = len(tokens) - 1
+        if not rows or self.known < rows:
+            return 0
+        self.computed = min(self.computed, rows - 1 - self.base)
+        self.table.roll_back(self.computed)
+        if not self.base and rows - self.computed > _KEEPS_UP:
+            self.computed = self.table.reuse(_row_ids(tokens, rows), self.computed)
+        if self.at > self.read:
+            self.forget()
+            self.base = self.at
+        return rows - self.read
+
+    def take(self, count: int) -> Rows:
+        """Return the states of the next rows to read, and count them as read."""
+        if len(self.waiting) > 1:
+            self.waiting = deque([np.concatenate(self.waiting)])
+        begin = self.read - self.at
+        self.computed += count
+        return self.waiting[0][begin : begin + count]
+
+    def keep_last(self, tokens: Sequence[int]) -> None:
+        """Let go of states that were read, and let other sequences begin with full pages.
+
+        Not with the last row's, which may be written again.
+        """
+        done = self.read - 1 - self.at
+        if done > 0:
+            self.waiting = deque([self.waiting[0][done:].copy()])
+            self.at += done
+        full = (self.computed - 1) // PAGE
+        if not self.base and full > self.shared:
+            self.table.share(_row_ids(tokens, full * PAGE), full * PAGE)
+            self.shared = full
+
+    def forget(self) -> None:
+        """Let all pages go."""
+        self.table.roll_back(0)
+        self.base = self.computed = self.shared = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """A query while it is answered."""
+
+    drawing: Drawing
+    state: _Sequence
+    unread: int
+    next: Rows = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    """The state that the next drafted row reads, [1, hidden]."""
+
+    @property
+    def position(self) -> int:
+        """Where the next row stands in the store."""
+        return self.state.computed + max(len(self.drawing.tokens) - 1, 0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether its text is read."""
+        return not self.unread
+
+    def tokens(self, count: int) -> Sequence[int]:
+        """Return the tokens of the next rows: of the text, or the one drawn last."""
+        if self.drawing.tokens:
+            return self.drawing.tokens[-1:]
+        begin = self.state.read + 1
+        return self.drawing.query.tokens[begin : begin + count]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Rows of a run in a step: their tokens and where they stand in its pages."""
+
+    tokens: Sequence[int]
+    position: int
+    pages: NDArray[np.int32]
+
+
+class HeadDraft:
+    """Drafts chains with a head; satisfies `speculate.drafts.Draft` and `Watching`.
+
+    A text is read when a draft of it is first asked for, at most `read_rows` rows a call beside
+    the sequences that keep up; until it is read, the proposals are empty. Where pages run out,
+    sequences that were not asked for lately let theirs go, and begin anew with what comes next.
+
+    Args:
+        model: the head; its store is this draft's alone.
+        read_rows: rows of texts not read yet in one call, at least 1.
+    """
+
+    shares_store = False
+
+    def __init__(self, model: HeadModel, *, read_rows: int = READ_ROWS) -> None:
+        self._model = model
+        self._read_rows = read_rows
+        self._pool = PagePool(model.head.pages)
+        self._sequences: dict[int, _Sequence] = {}
+        self._rows = KeptRows()
+        self._call = 0
+
+    @property
+    def name(self) -> str:
+        """The head's name."""
+        return self._model.name
+
+    @property
+    def context(self) -> int:
+        """How many positions of a sequence the draft can look at."""
+        return self._model.context
+
+    @property
+    def kernels(self) -> tuple[KernelRecord, ...]:
+        """What reads each of its matrices."""
+        return self._model.kernels
+
+    @property
+    def pages_held(self) -> int:
+        """Pages that sequences hold now."""
+        return self._pool.held
+
+    @property
+    def width(self) -> int:
+        """Floats of the target's states for one position."""
+        return self._model.head.width
+
+    def watch(self, sequence: int, first: int, states: Rows) -> None:
+        """Take the states of a sequence's positions from `first` on, float32 [rows, width]."""
+        self._state(sequence).watch(first, states)
+
+    def pending(self, query: DraftQuery) -> int:
+        """Return how many rows before the last must be read before it could propose."""
+        return max(self._state(query.sequence).settle(query.tokens) - 1, 0)
+
+    def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
+        """Return one proposal for each query; empty where its text is not read yet.
+
+        Its probabilities are valid until the next call.
+        """
+        self._call += 1
+        self._rows.reset()
+        runs = [self._begun(query) for query in queries]
+        active = self._read([run for run in runs if run is not None])
+        while active:
+            active = self._step(
+                [(run, 1) for run in active], np.concatenate([r.next for r in active])
+            )
+        return [
+            Proposal(())
+            if run is None
+            else run.drawing.proposal(self._model.support, run.state.ended)
+            for run in runs
+        ]
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence."""
+        state = self._sequences.pop(sequence, None)
+        if state is not None:
+            state.forget()
+
+    def _state(self, sequence: int) -> _Sequence:
+        if sequence not in self._sequences:
+            self._sequences[sequence] = _Sequence(PageTable(self._pool))
+        return self._sequences[sequence]
+
+    def _begun(self, query: DraftQuery) -> _Run | None:
+        """Return the query with its store settled and room in it; None where it has no draft."""
+        state = self._state(query.sequence)
+        state.used = self._call
+        unread = state.settle(query.tokens)
+        length = min(query.length, self._model.context - len(query.tokens) + 1)
+        if state.ended or length < 1 or not unread:
+            return None
+        if not self._has_room(state, state.computed + unread + length - 1):
+            return None
+        return _Run(Drawing.begun(query, length), state, unread)
+
+    def _has_room(self, state: _Sequence, rows: int) -> bool:
+        """Hold pages for a text and its draft, whose last token is never run."""
+        while not state.table.can_grow(rows):
+            idle = [s for s in self._sequences.values() if s.used != self._call and len(s.table)]
+            if not idle:
+                return False
+            min(idle, key=lambda other: other.used).forget()
+        state.table.grow(rows)
+        return True
+
+    def _read(self, runs: list[_Run]) -> list[_Run]:
+        """Run what is unread of each, and return those that drew a token and want another."""
+        left = self._read_rows
+        work = []
+        for run in sorted(runs, key=lambda run: run.unread > _KEEPS_UP):
+            count = run.unread if run.unread <= _KEEPS_UP else min(run.unread, left)
+            if count:
+                work.append((run, count))
+                left -= count if run.unread > _KEEPS_UP else 0
+        if not work:
+            return []
+        input_of = [(_placed(run, count), run.state.take(count)) for run, count in work]
+        for run, count in work:
+            run.unread -= count
+        states = np.concatenate([states for _, states in input_of])
+        active = self._step(work, self._model.head.fuse(states), [placed for placed, _ in input_of])
+        for run, _ in work:
+            run.state.keep_last(run.drawing.query.tokens)
+        return active
+
+    def _step(
+        self,
+        work: Sequence[tuple[_Run, int]],
+        hidden: Rows,
+        placed: Sequence[_Placed] | None = None,
+    ) -> list[_Run]:
+        """Run the next rows of each, draw where a text is read; return who wants another."""
+        model = self._model
+        rows = [_placed(*entry) for entry in work] if placed is None else placed
+        runs = [run for run, _ in work if run.whole]
+        logits, following = model.head.step(
+            _step_input(rows, [run.whole for run, _ in work]), hidden
+        )
+        ended = draw_each(
+            [run.drawing for run in runs],
+            logits,
+            self._rows,
+            vocabulary=model.vocabulary,
+            support=model.support,
+            columns=model.columns,
+            threads=model.threads,
+        )
+        for i, (run, why) in enumerate(zip(runs, ended, strict=True)):
+            run.state.ended = why
+            run.next = following[i : i + 1]
+        return [run for run in runs if run.drawing.wants_more(model.ends)]
+
+
+def _placed(run: _Run, count: int) -> _Placed:
+    return _Placed(run.tokens(count), run.position, run.state.table.array)
+
+
+def _step_input(rows: Sequence[_Placed], wanted: Sequence[bool]) -> StepInput:
+    """Return the step that runs these rows; the last one's logits come back where wanted."""
+    tokens: list[int] = []
+    last: list[int] = []
+    spans: list[Span] = []
+    for placed, want in zip(rows, wanted, strict=True):
+        spans.append(Span(len(tokens), len(placed.tokens), placed.position, placed.pages))
+        tokens += placed.tokens
+        if want:
+            last.append(len(tokens) - 1)
+    return StepInput(np.array(tokens, np.int32), tuple(spans), np.array(last, np.int32))
+
+
+def _row_ids(tokens: Sequence[int], rows: int) -> list[int]:
+    """Return an id for each row from 0 on, by which pages are found again.
+
+    A row's is its token's; that of row 0 also stands for the token at position 0, on which all
+    states depend and which has no row.
+    """
+    first = blake2b(array("i", tokens[:2]).tobytes(), digest_size=4).digest()
+    return [int.from_bytes(first, "little") >> 1, *tokens[2 : rows + 1]]
