@@ -151,7 +151,7 @@ def test_a_stop_string_ends_the_text(model, capsys):
         (("--prompt-file", "/nowhere"), "/nowhere cannot be read"),
         (("-p", "x", "--top-p", 2), "top_p is 2.0"),
         (("-p", "x", "--max-tokens", 0), "max_tokens is 0"),
-        (("-p", "x", "--draft-tokens", 0), "--draft-tokens is 0"),
+        (("-p", "x", "--draft-tokens", 0), "must be at least 1"),
         (("-p", "x", "--draft", "magic"), "draft"),
         (("-p", "x", "--logit-bias", "a=1"), "--logit-bias is 'a=1'"),
         (("-p", "x", "--logit-bias", "99999=1"), "logit_bias names token 99999"),

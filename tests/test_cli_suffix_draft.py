@@ -5,6 +5,7 @@ from test_cli_generate import report_of, written
 
 from fewbit.cli.app import run
 from fewbit.cli.drafts import chosen_draft
+from fewbit.errors import MissingError
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,11 @@ def test_a_draft_before_a_model_names_both(model, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--draft", "ngram", "--draft-text", "x.txt"), "use --draft suffix"),
-        (("--draft-text", "x.txt"), "use --draft suffix"),
+        (("--draft", "ngram", "--draft-text", "x.txt"), "use the draft suffix"),
+        (("--draft-text", "x.txt"), "use the draft suffix"),
         (("--draft", "suffix", "--draft-text", "/nowhere/x.txt"), "cannot be read"),
         (("--draft", "suffix+/nowhere/model.gguf"), "/nowhere/model.gguf"),
+        (("--draft", "ngram+"), "nothing behind the plus"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(model, capsys, options, said):
@@ -58,5 +60,6 @@ def test_a_text_that_is_not_utf8_is_refused(model, tmp_path, capsys):
     assert "not UTF-8" in capsys.readouterr().err
 
 
-def test_nothing_is_opened_before_it_is_used(tmp_path):
-    assert chosen_draft("suffix", 4, tmp_path / "absent").named is not None
+def test_a_text_that_is_not_there_is_noticed_before_a_model_is_opened(tmp_path):
+    with pytest.raises(MissingError, match="cannot be read"):
+        chosen_draft("suffix", 4, tmp_path / "absent")

@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import resource
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import tasks
 
-from fewbit.cli.drafts import NESTED, OpenedDraft, chosen_draft
+from fewbit.cli.drafts import chosen_draft
+from fewbit.engine.chosen_draft import OpenedDraft
 from fewbit.engine.costing import measure_costs
 from fewbit.engine.loaded import load_model
 from fewbit.engine.request import Request, Speculation
@@ -31,12 +33,10 @@ class Speculative:
     """A target, and the drafts that were opened for it."""
 
     def __init__(self, chosen: argparse.Namespace) -> None:
-        self._settings = RunSettings(
-            threads=chosen.threads,
-            context=chosen.context,
-            sequences=chosen.sequences,
-            nested=chosen.draft == NESTED,
+        settings = RunSettings(
+            threads=chosen.threads, context=chosen.context, sequences=chosen.sequences
         )
+        self._settings = chosen_draft(chosen.draft, chosen.longest).target_settings(settings)
         self._loaded = load_model(Path(chosen.model), self._settings)
         self._longest = chosen.longest
         self._opened: dict[str, tuple[OpenedDraft, str]] = {}
@@ -60,7 +60,7 @@ class Speculative:
         draft, sequences = opened.speculation.draft, self._settings.sequences
         costs = measure_costs(self._loaded.served, draft, sequences=sequences)
         speculation = Speculation(draft, self._longest, costs)
-        return OpenedDraft(speculation, opened.model), describe_costs(costs)
+        return replace(opened, speculation=speculation), describe_costs(costs)
 
     def facts(self) -> dict[str, Any]:
         """Return what the figures belong to; memory in bytes, alone and by now."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fewbit.records.recipe import Recipe
     from fewbit.sampling import SamplingParams
     from fewbit.speculate.exact import exact_accept_reject
+    from fewbit.tokens.grammar import Grammar, GrammarKind
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,8 @@ __all__ = [
     "FewbitError",
     "Float8WeightOnlyConfig",
     "Generated",
+    "Grammar",
+    "GrammarKind",
     "Granularity",
     "Ingredient",
     "Int4WeightOnlyConfig",
@@ -77,6 +80,8 @@ _HOMES = {
     "FewbitError": "errors",
     "Float8WeightOnlyConfig": "api.configs",
     "Generated": "api.serving",
+    "Grammar": "tokens.grammar",
+    "GrammarKind": "tokens.grammar",
     "Granularity": "formats.spec",
     "Ingredient": "calibrate.mix",
     "Int4WeightOnlyConfig": "api.configs",

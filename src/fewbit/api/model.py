@@ -13,20 +13,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from fewbit.api.serving import Desk, Generated, TextStream
 from fewbit.checkpoint.local import cache_root, local_path
+from fewbit.engine.chosen_draft import NONE, ChosenDraft, OpenedDraft, choose_draft, choose_file
+from fewbit.engine.costing import measure_costs
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel, load_model
-from fewbit.engine.loaded_draft import LoadedDraft, load_draft
-from fewbit.engine.named_drafts import NESTED, WITHOUT_MODEL, OpenDraft, named_draft
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import FaultError, MissingError, RequestError, UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.weights import ModelSource
+from fewbit.records.costs import CostTable
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
 from fewbit.sampling import SamplingParams
-from fewbit.speculate.model_draft import ModelDraft
+from fewbit.tokens.grammar import Grammar
 from fewbit.tokens.tokenizer import Tokenizer
 
 Message: TypeAlias = Mapping[str, str]
@@ -45,7 +46,7 @@ Fetching: TypeAlias = Callable[[int, int], None]
 """Called while bytes arrive, with bytes done and bytes there are."""
 
 _DRAFT_TOKENS = 8
-_NO_DRAFT = "none"
+_LEARNED, _MEASURED = "learned", "measured"
 
 
 def silent(_done: int, _all: int) -> None:
@@ -60,15 +61,21 @@ class Model:
     """
 
     def __init__(
-        self, loaded: LoadedModel, settings: RunSettings, draft: OpenDraft | LoadedDraft | None
+        self,
+        loaded: LoadedModel,
+        settings: RunSettings,
+        chosen: ChosenDraft,
+        opened: OpenedDraft,
+        costs: CostTable | None = None,
     ) -> None:
         self._loaded: LoadedModel | None = loaded
         self._settings = settings
-        self._draft = draft
-        self._speculation = _speculation(draft, loaded)
+        self._chosen = chosen
+        self._opened = opened
+        self._costs = costs
         self._desk: Desk | None = None
 
-    def generate(
+    def generate(  # noqa: PLR0913
         self,
         prompt: Prompt,
         *,
@@ -76,6 +83,7 @@ class Model:
         sampling: SamplingParams = GREEDY,
         stop: str | Sequence[str] = (),
         top_logprobs: int | None = None,
+        grammar: Grammar | None = None,
     ) -> Generated:
         """Generate until the model ends its text, a stop string comes, or there is no more room.
 
@@ -86,16 +94,23 @@ class Model:
             sampling: how tokens are chosen; the likeliest where nothing is said. A seed repeats.
             stop: strings that end the text, which leaves them out.
             top_logprobs: also return log-probabilities, and so many of the likeliest tokens.
+            grammar: what the text must be; None for anything.
 
         Raises:
-            RequestError: the prompt is empty, too long or none, or a number is out of range.
+            RequestError: the prompt is empty, too long or none, a number is out of range, or the
+                grammar is none.
             MissingError: messages, and the model has no chat template.
             TemplateError: the template failed on these messages.
             NumericalError: a logit is not finite.
             UsageError: the model was closed.
         """
         stream = self.stream(
-            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, top_logprobs=top_logprobs
+            prompt,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            top_logprobs=top_logprobs,
+            grammar=grammar,
         )
         for _ in stream:
             pass
@@ -103,7 +118,7 @@ class Model:
             raise FaultError("a generation ended without its record.")
         return stream.result
 
-    def stream(
+    def stream(  # noqa: PLR0913
         self,
         prompt: Prompt,
         *,
@@ -111,6 +126,7 @@ class Model:
         sampling: SamplingParams = GREEDY,
         stop: str | Sequence[str] = (),
         top_logprobs: int | None = None,
+        grammar: Grammar | None = None,
     ) -> TextStream:
         """Return the text of `generate` in pieces as they come; arguments and errors are its own.
 
@@ -123,10 +139,16 @@ class Model:
             )
         _require_whole("max_tokens", max_tokens)
         _require_whole("top_logprobs", top_logprobs)
+        if grammar is not None and not isinstance(grammar, Grammar):
+            raise RequestError(
+                f"grammar is of type {type(grammar).__name__}; give a fewbit.Grammar."
+            )
         ending = StopCondition(max_tokens, loaded.ends, _strings(stop))
-        request = Request(_ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs)
+        request = Request(
+            _ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs, grammar=grammar
+        )
         if self._desk is None:
-            self._desk = Desk(Engine(loaded.served, self._speculation))
+            self._desk = Desk(Engine(loaded.served, self._speculation(loaded)))
         return TextStream(self._desk, request)
 
     def logits(self, tokens: ArrayLike, first: int = 0) -> NDArray[np.float32]:
@@ -197,9 +219,8 @@ class Model:
         """Let go of weights and files; the model cannot be used afterwards."""
         if self._loaded is not None:
             self._loaded.runner.source.close()
-        if isinstance(self._draft, LoadedDraft):
-            self._draft.runner.source.close()
-        self._loaded = self._desk = self._speculation = None
+        self._opened.close()
+        self._loaded = self._desk = None
 
     def __enter__(self) -> Self:
         """Return the model; leaving the block closes it."""
@@ -233,6 +254,12 @@ class Model:
         loaded = self._open()
         runner = runner_of(source, replace(self._settings, keep_packed=False))
         self._loaded, self._desk = replace(loaded, runner=runner), None
+        self._costs = None
+
+    def _speculation(self, loaded: LoadedModel) -> Speculation | None:
+        """Return the draft, which knows no sequence yet."""
+        found = self._chosen.again(self._opened, loaded)
+        return None if found is None else replace(found, costs=self._costs)
 
     def _open(self) -> LoadedModel:
         if self._loaded is None:
@@ -240,11 +267,14 @@ class Model:
         return self._loaded
 
 
-def load(
+def load(  # noqa: PLR0913
     model: str | Path,
     settings: RunSettings = RUN_SETTINGS,
     *,
-    draft: str | Path = _NO_DRAFT,
+    draft: str | Path = NONE,
+    draft_tokens: int = _DRAFT_TOKENS,
+    draft_text: str | Path | None = None,
+    draft_costs: str = _LEARNED,
     progress: Fetching = silent,
 ) -> Model:
     """Make a model ready to generate.
@@ -255,8 +285,13 @@ def load(
             there yet.
         settings: how it is to be run: threads, context, type of the KV cache, and so on.
         draft: `ngram` and `suffix` speculate with the text so far; `nested`, `exit:8` and
-            `low-bit:q4_0` with the model itself, cheaper; and a smaller model, given as `model` is,
-            with what it would say. Greedy and seeded text stays the same, bit for bit.
+            `low-bit:q4_0` with the model itself, cheaper; a smaller model, given as `model` is, and
+            the folder of an EAGLE-3 head with what they would say; `suffix+MODEL` with the one and
+            then the other. Greedy and seeded text stays the same, bit for bit.
+        draft_tokens: tokens drafted at once, at most.
+        draft_text: a UTF-8 file that a suffix draft looks in too.
+        draft_costs: what the lengths of drafts are chosen by: `learned` from each engine's own
+            steps, or `measured` now, which takes some seconds.
         progress: called while a model is fetched, with bytes done and bytes there are.
 
     Raises:
@@ -270,14 +305,35 @@ def load(
         raise UsageError(
             f"settings is of type {type(settings).__name__}; give a fewbit.RunSettings."
         )
+    chosen = _chosen(draft, draft_tokens, draft_text, progress)
+    if draft_costs not in (_LEARNED, _MEASURED):
+        raise UsageError(f"draft_costs is {draft_costs!r}; choose {_LEARNED} or {_MEASURED}.")
+    settings = chosen.target_settings(settings)
+    loaded = load_model(located(model, progress), settings)
+    try:
+        opened = chosen.opened(loaded, settings)
+        speculation, costs = opened.speculation, None
+        if speculation is not None and draft_costs == _MEASURED:
+            served, sequences = loaded.served, settings.sequences
+            costs = measure_costs(served, speculation.draft, sequences=sequences)
+    except BaseException:
+        loaded.runner.source.close()
+        raise
+    return Model(loaded, settings, chosen, opened, costs)
+
+
+def _chosen(draft: object, longest: object, text: object, progress: Fetching) -> ChosenDraft:
+    """Return the draft that is asked for; a path is taken as it is, whatever its name."""
     if not isinstance(draft, str | Path):
         raise UsageError(f"draft is of type {type(draft).__name__}; give a name or a path.")
-    named = named_draft(draft) if isinstance(draft, str) else None
-    path = None if named or draft == _NO_DRAFT else _draft_path(draft, progress)
-    settings = replace(settings, nested=settings.nested or draft == NESTED)
-    loaded = load_model(located(model, progress), settings)
-    opened = named if path is None else load_draft(path, loaded, settings)
-    return Model(loaded, settings, opened)
+    if not isinstance(longest, int):
+        raise UsageError(f"draft_tokens is {longest!r}; give a whole number.")
+    if text is not None and not isinstance(text, str | Path):
+        raise UsageError(f"draft_text is of type {type(text).__name__}; give the path of a file.")
+    if isinstance(draft, Path):
+        return choose_file(draft, longest)
+    path = None if text is None else Path(text)
+    return choose_draft(draft, longest, lambda name: located(name, progress), path)
 
 
 def located(model: str | Path, progress: Fetching = silent) -> Path:
@@ -301,24 +357,6 @@ def located(model: str | Path, progress: Fetching = silent) -> Path:
     from fewbit.checkpoint.download import resolve  # noqa: PLC0415 - what a network needs is slow
 
     return resolve(model, cache, progress)
-
-
-def _draft_path(draft: str | Path, progress: Fetching) -> Path:
-    try:
-        return located(draft, progress)
-    except MissingError as error:
-        raise MissingError(
-            f"The draft {error} Without a model there are: "
-            f"{', '.join((_NO_DRAFT, *WITHOUT_MODEL))}."
-        ) from error
-
-
-def _speculation(draft: OpenDraft | LoadedDraft | None, loaded: LoadedModel) -> Speculation | None:
-    """Return a draft that knows no sequence yet."""
-    if draft is None:
-        return None
-    new = ModelDraft(draft.model) if isinstance(draft, LoadedDraft) else draft(loaded)
-    return Speculation(new, _DRAFT_TOKENS)
 
 
 def _require_whole(name: str, value: object) -> None:

@@ -31,6 +31,9 @@ class DraftOptions:
             "ngram+MODEL."
         ),
     ] = "none"
+    draft_text: Annotated[
+        Path | None, Parameter(help="A text file that a suffix draft looks in too.")
+    ] = None
     draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
     draft_costs: DraftCostsOption = "kept"
     prompts: Annotated[
@@ -55,8 +58,8 @@ class DraftOptions:
 
         if self.draft == NONE and self != DRAFT:
             raise UsageError(
-                "--draft-tokens, --draft-costs, --prompts, --turns, --temperature and --seed say "
-                "how a draft is measured; name one by --draft, or leave them out."
+                "--draft-text, --draft-tokens, --draft-costs, --prompts, --turns, --temperature "
+                "and --seed say how a draft is measured; name one by --draft, or leave them out."
             )
         return self.draft != NONE
 
@@ -81,7 +84,7 @@ DRAFT = DraftOptions()
 def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) -> SpeculationReport:
     """Measure a model with a draft; the costs and what is measured are told on stderr."""
     from fewbit.cli.costs import with_costs
-    from fewbit.cli.drafts import chosen_draft
+    from fewbit.cli.drafts import chosen_draft, draft_notes
     from fewbit.cli.progress import progress_bar
     from fewbit.engine.loaded import load_model
     from fewbit.evaluate.conditions import conditions
@@ -92,8 +95,8 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     from fewbit.runtime.native import available_cores
 
     settings = draft.settings(speed.tokens, speed.concurrency)
-    chosen = chosen_draft(draft.draft, draft.draft_tokens)
-    run = _run_settings(speed, draft.draft)
+    chosen = chosen_draft(draft.draft, draft.draft_tokens, draft.draft_text)
+    run = chosen.target_settings(_run_settings(speed))
     loaded = load_model(path, run)
     ran = conditions(
         loaded.runner.kernels,
@@ -106,7 +109,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     opened, line = with_costs(
         chosen.opened(loaded, run), loaded, draft.draft_costs, ran, run.sequences
     )
-    for note in (*opened.notes, *filter(None, [line])):
+    for note in (*draft_notes(opened), *filter(None, [line])):
         print(note, file=sys.stderr)
     assert opened.speculation is not None
     speculation = opened.speculation
@@ -134,8 +137,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     )
 
 
-def _run_settings(speed: SpeedSettings, draft: str) -> RunSettings:
-    from fewbit.cli.drafts import NESTED
+def _run_settings(speed: SpeedSettings) -> RunSettings:
     from fewbit.model.runner import RunSettings
 
     return RunSettings(
@@ -145,5 +147,4 @@ def _run_settings(speed: SpeedSettings, draft: str) -> RunSettings:
         cache_type=speed.cache_type,
         rotate_keys=speed.rotate_keys,
         keep_packed=speed.keep_packed,
-        nested=NESTED in draft.split("+"),
     )

@@ -15,7 +15,7 @@ from fewbit.errors import UsageError
 if TYPE_CHECKING:
     from fewbit.certify.cases import CertifySettings
     from fewbit.certify.certificate import OpenDraft
-    from fewbit.cli.drafts import ChosenDraft
+    from fewbit.engine.chosen_draft import ChosenDraft
     from fewbit.engine.loaded import LoadedModel
     from fewbit.model.runner import RunSettings
     from fewbit.records.certificate import Certificate
@@ -70,7 +70,7 @@ def certify(  # noqa: PLR0913
     together = counts("concurrency", concurrency, "1,4,8")
     settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
     chosen = chosen_draft(draft, max(settings.lengths), draft_text)
-    run = running.beside(draft, max(settings.together) + 1, CONTEXT)
+    run = chosen.target_settings(running.settings(max(settings.together) + 1, CONTEXT))
     target = load_model(locate(model), run)
     kind = chosen_draft(_shallow(draft), max(settings.lengths), draft_text)
     found = _certified(target, _opened(chosen, kind, target, run), settings, run)
@@ -106,7 +106,10 @@ def _opened(
 
     A tiny model runs as the target does, but for static scales, which it has none of.
     """
-    from fewbit.certify.certificate import TINY, OpenDraft
+    from fewbit.certify.certificate import TINY, TINY_DRAFT, TINY_HEAD, OpenDraft
+    from fewbit.certify.tiny import HEAD_LAYERS
+    from fewbit.cli.drafts import draft_notes
+    from fewbit.model.head_source import open_head
     from fewbit.records.kernels import Activations
 
     opened = chosen.opened(target, run)
@@ -119,15 +122,19 @@ def _opened(
         cache_type=run.cache_type,
         rotate_keys=run.rotate_keys,
         nested=run.nested,
+        states=None if run.states is None else lambda layers: HEAD_LAYERS,
     )
 
-    def beside_tiny(target: LoadedModel, model: Path) -> Draft:
-        beside = kind if kind.path is None else replace(kind, path=model)
+    def beside_tiny(target: LoadedModel, folder: Path) -> Draft:
+        beside = kind if kind.path is None else replace(kind, path=folder / TINY_DRAFT)
+        if kind.head is not None:
+            beside = replace(kind, head=open_head(folder / TINY_HEAD))
         speculation = beside.opened(target, tiny).speculation
         assert speculation is not None
         return speculation.draft
 
-    return OpenDraft(opened.speculation.draft, opened.record, beside_tiny, tiny)
+    notes = (*target.runner.loading.notes, *draft_notes(opened))
+    return OpenDraft(opened.speculation.draft, opened.record, beside_tiny, tiny, notes)
 
 
 def _shallow(draft: str) -> str:

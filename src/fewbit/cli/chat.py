@@ -38,6 +38,7 @@ def chat(
         run: How long an answer may be, with which draft, and how the model runs.
     """
     from fewbit.cli.costs import with_costs
+    from fewbit.cli.drafts import draft_notes
     from fewbit.cli.log import logged
     from fewbit.cli.pull import locate
     from fewbit.engine.engine import Engine
@@ -46,7 +47,8 @@ def chat(
     from fewbit.records.kernels import kernel_fallbacks
     from fewbit.report.loading import describe_loading
 
-    params, settings, chosen = sampling.params(), run.settings(), run.drafting()
+    params, chosen = sampling.params(), run.drafting()
+    settings = chosen.target_settings(run.settings())
     loaded = load_model(locate(model), settings)
     opened = chosen.opened(loaded, settings)
     draft, costs = with_costs(opened, loaded, run.draft_costs, run.conditions(loaded))
@@ -54,7 +56,7 @@ def chat(
     for note in (
         *describe_loading(loaded.runner.loading),
         *fallbacks,
-        *draft.notes,
+        *draft_notes(draft),
         *filter(None, [costs]),
     ):
         print(note, file=sys.stderr)

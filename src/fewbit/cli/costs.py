@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from fewbit.cli.drafts import OpenedDraft
+    from fewbit.engine.chosen_draft import OpenedDraft
     from fewbit.engine.loaded import LoadedModel
     from fewbit.engine.request import Speculation
     from fewbit.records.conditions import Conditions
@@ -58,13 +58,7 @@ def with_costs(
     if not isinstance(target.runner.executor, NativeExecutor):
         return opened, "draft costs: learned from the run's own steps (not the native executor)"
     folder = cache_root(os.environ) / "costs"
-    key = cost_key(
-        target,
-        speculation.draft.name,
-        None if opened.model is None else opened.model.runner,
-        conditions,
-        sequences,
-    )
+    key = cost_key(target, opened, conditions, sequences)
     problem = ""
     if choice == "kept":
         try:

@@ -49,6 +49,7 @@ def generate(
     from msgspec.structs import replace
 
     from fewbit.cli.costs import with_costs
+    from fewbit.cli.drafts import draft_notes
     from fewbit.cli.log import logged
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.pull import locate
@@ -60,12 +61,12 @@ def generate(
     from fewbit.records.generation import FinishReason
     from fewbit.report.generation import describe_generation
 
-    text, params, settings = prompt.text(), sampling.params(), run.settings()
-    chosen, grammar = run.drafting(), run.structure()
+    text, params, chosen = prompt.text(), sampling.params(), run.drafting()
+    settings, grammar = chosen.target_settings(run.settings()), run.structure()
     loaded = load_model(locate(model), settings)
     opened = chosen.opened(loaded, settings)
     draft, costs = with_costs(opened, loaded, run.draft_costs, run.conditions(loaded))
-    for line in (*_notes(loaded), *draft.notes, costs, prompt.choice(loaded)):
+    for line in (*_notes(loaded), *draft_notes(draft), costs, prompt.choice(loaded)):
         _note(line)
     request = Request(
         prompt.ids(loaded, text), params, run.stop_condition(loaded.ends), grammar=grammar

@@ -41,7 +41,7 @@ def inspect(  # noqa: PLR0913
     from fewbit.cli.pull import locate
     from fewbit.model.facts import inspect_model
     from fewbit.model.runner import RunSettings, kernel_plan, planned_kernels
-    from fewbit.model.weights import open_model
+    from fewbit.model.weights import open_draft_model
     from fewbit.records.manifest import read_manifest
     from fewbit.report.inspection import print_inspection
     from fewbit.report.kernels import print_kernels
@@ -56,7 +56,7 @@ def inspect(  # noqa: PLR0913
         _require_alone(kernels=kernels)
         deliver(read_manifest(locate(model)), json, print_tensors)
         return 0
-    with open_model(locate(model)) as source:
+    with open_draft_model(locate(model)) as source:
         if kernels:
             deliver(kernel_plan(source, settings), json, print_kernels)
             return 0

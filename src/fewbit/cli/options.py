@@ -16,7 +16,7 @@ from fewbit.cli.log import LogOption
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
-    from fewbit.cli.drafts import ChosenDraft
+    from fewbit.engine.chosen_draft import ChosenDraft
     from fewbit.engine.loaded import LoadedModel
     from fewbit.engine.stop import StopCondition
     from fewbit.model.runner import RunSettings
@@ -112,7 +112,8 @@ class RunOptions:
             help="Speculate with a smaller model (a name, a path to a GGUF file, or a folder), or "
             "with the text so far: ngram, suffix, or either and then a model, as in suffix+MODEL; "
             "or with the model itself, cheaper: nested (the upper bits of its 8-bit weights), "
-            "exit:8 (its first 8 layers), low-bit:q4_0 (a copy in another format); "
+            "exit:8 (its first 8 layers), low-bit:q4_0 (a copy in another format); or with an "
+            "EAGLE-3 head, given by its folder; "
             "greedy and seeded output stays the same bit for bit."
         ),
     ] = "none"
@@ -149,8 +150,7 @@ class RunOptions:
     log: LogOption = None
 
     def settings(self) -> RunSettings:
-        """Return how the model is to be run; raises UsageError."""
-        from fewbit.cli.drafts import NESTED
+        """Return how the model is to be run without a draft; raises UsageError."""
         from fewbit.model.runner import RunSettings
 
         return RunSettings(
@@ -164,7 +164,6 @@ class RunOptions:
             strict=self.strict,
             cache_type=cache_type(self.kv),
             rotate_keys=self.rotate_keys,
-            nested=NESTED in self.draft.split("+"),
         )
 
     def drafting(self) -> ChosenDraft:

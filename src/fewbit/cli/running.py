@@ -40,9 +40,8 @@ class RunningOptions:
         Parameter(negative="", help="Keep the weights as they are run in a file beside the model."),
     ] = False
 
-    def beside(self, draft: str, sequences: int, context: int) -> RunSettings:
-        """Return how so many sequences of a context run beside a draft; raises UsageError."""
-        from fewbit.cli.drafts import NESTED
+    def settings(self, sequences: int, context: int) -> RunSettings:
+        """Return how so many sequences of a context run; raises UsageError."""
         from fewbit.model.runner import RunSettings
 
         return RunSettings(
@@ -53,7 +52,6 @@ class RunningOptions:
             cache_type=cache_type(self.kv),
             rotate_keys=self.rotate_keys,
             keep_packed=self.keep_packed,
-            nested=NESTED in draft.split("+"),
         )
 
     def speed(self, prompt: int, tokens: int, concurrency: tuple[int, ...]) -> SpeedSettings:

@@ -6,35 +6,35 @@ import hashlib
 from pathlib import Path
 
 from fewbit.atomic import write_bytes
+from fewbit.engine.chosen_draft import OpenedDraft
 from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import BadFileError, FewbitError
-from fewbit.model.runner import Runner
 from fewbit.records.base import from_json, to_json
 from fewbit.records.conditions import Conditions
 from fewbit.records.costs import CostKey, CostTable, KeptCosts
 
 
 def cost_key(
-    target: LoadedModel, draft: str, model: Runner | None, conditions: Conditions, sequences: int
+    target: LoadedModel, opened: OpenedDraft, conditions: Conditions, sequences: int
 ) -> CostKey:
     """Return what the costs of a target with a draft depend on.
 
     Args:
         target: the target.
-        draft: the draft's name.
-        model: the draft's, where it is one.
+        opened: the draft beside it.
         conditions: of the run.
         sequences: the most that are served at once.
     """
-    runners = [target.runner] if model is None else [target.runner, model]
+    record, speculation = opened.record, opened.speculation
+    own = opened.kernels if record is None else record.kernels
     return CostKey(
         fewbit=conditions.fewbit,
         cpu=conditions.cpu,
         threads=conditions.threads,
-        kernels=tuple(sorted({k.kernel for runner in runners for k in runner.kernels})),
+        kernels=tuple(sorted({kernel.kernel for kernel in (*target.runner.kernels, *own)})),
         cache_type=conditions.kv,
-        files=tuple(s for runner in runners for s in runner.source.checkpoint.stamps()),
-        draft=draft,
+        files=(*target.runner.source.checkpoint.stamps(), *opened.stamps),
+        draft="" if speculation is None else speculation.draft.name,
         context=target.runner.context,
         sequences=sequences,
     )

@@ -32,6 +32,10 @@ class LoadedDraft:
     differences: tuple[PairDifference, ...] = ()
     """What sets it apart from its target and may cost accepted tokens."""
 
+    def new_draft(self) -> ModelDraft:
+        """Return a draft with the model that knows no sequence yet."""
+        return ModelDraft(self.model)
+
 
 def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> LoadedDraft:
     """Open a model and make it ready to draft for another.

@@ -22,7 +22,8 @@ def describe_costs(costs: CostTable) -> str:
     draft = ""
     if costs.sequences:
         token = (costs.draft_seconds[0] + costs.draft_fixed) / plain
-        draft = f", a drafted token {token:.3f}, a token read {costs.draft_read / plain:.3f}"
+        draft = f", a drafted token {token:.3f}"
+        draft += f", a token read {costs.draft_read / plain:.3f}" if costs.draft_read else ""
     return f"draft costs in plain steps of {1e3 * plain:.1f} ms: {rows}{draft}"
 
 

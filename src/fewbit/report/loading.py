@@ -18,12 +18,12 @@ def describe_loading(record: LoadRecord) -> Iterator[str]:
         yield f"weights: packed and kept in {record.kept} in {record.seconds:.2f} s"
 
 
-def describe_draft_kernels(kernels: Iterable[KernelRecord]) -> Iterator[str]:
-    """Yield which weights a draft reads that is the model itself; nothing where there is none."""
+def describe_draft_kernels(kernels: Iterable[KernelRecord], where: str) -> Iterator[str]:
+    """Yield which weights a draft reads that is no model by itself, and on which KV cache."""
     counts = Counter(kernel.kernel for kernel in kernels)
     if counts:
         listed = ", ".join(
             f"{count} {'matrix' if count == 1 else 'matrices'} by {kernel}"
             for kernel, count in counts.items()
         )
-        yield f"draft: on the model's own KV cache, {listed}"
+        yield f"{where}, {listed}"
