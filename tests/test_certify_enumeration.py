@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from certify_cases import beside, drawing, matching, tiny
+from certify_cases import beside, drawing, heading, matching, tiny
 
 from fewbit.certify import enumeration, judges
 from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate_case
@@ -56,6 +56,15 @@ def test_the_target_itself_as_a_cheaper_draft_is_exact(kind):
     assert found.equal, found
     assert found.rule == "block"
     assert found.rejecting > 0.01
+
+
+@pytest.mark.parametrize("params", [PENALIZED, PARAMS["truncated"]], ids=["penalties", "truncated"])
+def test_a_head_that_continues_from_hidden_states_is_exact(params):
+    """It has two of three tokens, one of them by a row out of order."""
+    found = enumerate_case(heading(params=params, length=4))
+    assert found.equal, found
+    assert found.rule == "block"
+    assert found.rejecting > 0.05
 
 
 MODELS = {

@@ -14,7 +14,7 @@ from fewbit.certify.equality import check_equality
 from fewbit.certify.partition import Watch, check_sampling
 from fewbit.certify.planted import PENALIZED, PLAIN, run_controls
 from fewbit.certify.rollback import check_caches
-from fewbit.certify.tiny import write_draft, write_target
+from fewbit.certify.tiny import write_draft, write_head, write_target
 from fewbit.engine.loaded import LoadedModel, load_model
 from fewbit.engine.loaded_draft import load_draft
 from fewbit.model.facts import model_facts
@@ -31,10 +31,13 @@ from fewbit.records.certificate import (
 from fewbit.records.conditions import Conditions
 from fewbit.records.generation import DraftModelRecord
 from fewbit.sampling import SamplingParams
-from fewbit.speculate.drafts import Draft
+from fewbit.speculate.drafts import Draft, kernels_of
 
 TINY = RunSettings(threads=1, context=64)
 """How tiny models run, where nothing else is asked for."""
+
+TINY_DRAFT, TINY_HEAD = "tiny-draft", "tiny-head"
+"""Folders of what stands in for a model and for a head."""
 
 TRUNCATED = SamplingParams(temperature=1.3, top_k=3, top_p=0.9, min_p=0.05, logit_bias={1: -0.7})
 
@@ -43,14 +46,16 @@ TRUNCATED = SamplingParams(temperature=1.3, top_k=3, top_p=0.9, min_p=0.05, logi
 class OpenDraft:
     """The draft of a certificate, opened beside the target.
 
-    `beside_tiny` opens a draft of the same kind beside a tiny target; a model is replaced by the
-    one in the folder it is given. `tiny` is how tiny models run.
+    `beside_tiny` opens a draft of the same kind beside a tiny target; a model or a head is replaced
+    by the one of that name in the folder it is given. `tiny` is how tiny models run.
     """
 
     draft: Draft
     model: DraftModelRecord | None
     beside_tiny: Callable[[LoadedModel, Path], Draft]
     tiny: RunSettings = TINY
+    notes: tuple[str, ...] = ()
+    """About target and draft, for the certificate."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ def certify(
         target=model_facts(target.runner.source),
         draft=drafting.draft.name,
         draft_model=drafting.model,
+        draft_kernels=kernels_of(drafting.draft),
+        notes=drafting.notes,
         preserved=preserved(target),
         equality=equality,
         enumerations=enumerations,
@@ -111,9 +118,10 @@ def check_tiny(
 ) -> tuple[tuple[EnumerationCase, ...], tuple[ControlCase, ...]]:
     """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
     target = load_model(write_target(folder / "tiny-target"), drafting.tiny)
-    model = write_draft(folder / "tiny-draft")
+    model = write_draft(folder / TINY_DRAFT)
+    write_head(folder / TINY_HEAD)
     drawing = Enumerated("", target, load_draft(model, target, drafting.tiny).draft, PLAIN, "")
-    cases = list(_enumerated(target, drafting.beside_tiny(target, model), drawing))
+    cases = list(_enumerated(target, drafting.beside_tiny(target, folder), drawing))
     enumerations = []
     for i, case in enumerate(cases):
         watch("enumeration", i, len(cases))

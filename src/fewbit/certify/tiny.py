@@ -26,6 +26,13 @@ VOCABULARY = 3
 
 LETTERS = "abc"
 
+HEAD_LAYERS = (0, 1, 2)
+"""After how many of the target's layers a head takes the hidden states."""
+
+HEAD_TOKENS = (2, 0, *range(3, 17))
+"""The target's id for each row of a head's matrix; one token is missing, ids from 3 on are
+padding."""
+
 RECIPE = "rtn-int8-row"
 """How the target is rounded."""
 
@@ -62,14 +69,42 @@ def write_draft(folder: Path) -> Path:
     return _write(folder, mixed)
 
 
+def write_head(folder: Path) -> Path:
+    """Write a head for the target, in the form of speculators, and return its folder.
+
+    Of the three tokens it can propose two, and one of them by a row out of order.
+    """
+    layer = {**_CONFIG, "num_hidden_layers": 1}
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": layer,
+        "draft_vocab_size": len(HEAD_TOKENS),
+        "eagle_aux_hidden_state_layer_ids": list(HEAD_LAYERS),
+        "norm_before_residual": True,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / "config.json", json.dumps(config).encode())
+    rng = np.random.default_rng(3)
+    weights: dict[str, NDArray[Any]] = {
+        name: _random(rng, name, shape) for name, shape in _head_shapes().items()
+    }
+    weights["d2t"] = np.array(HEAD_TOKENS, np.int64) - np.arange(len(HEAD_TOKENS))
+    types = {"float32": "F32", "int64": "I64"}
+    parts = [Part(name, types[value.dtype.name], value.shape) for name, value in weights.items()]
+    write_safetensors(folder / "model.safetensors", parts, weights.items(), {})
+    return folder
+
+
 def _weights(seed: int) -> dict[str, NDArray[np.float32]]:
     rng = np.random.default_rng(seed)
-    found = {}
-    for name, shape in _shapes().items():
-        scale = _scale(name) / np.sqrt(shape[-1])
-        values = rng.standard_normal(shape) * scale if len(shape) == 2 else np.ones(shape)
-        found[name] = values.astype(np.float32)
-    return found
+    return {name: _random(rng, name, shape) for name, shape in _shapes().items()}
+
+
+def _random(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    scale = _scale(name) / np.sqrt(shape[-1])
+    values = rng.standard_normal(shape) * scale if len(shape) == 2 else np.ones(shape)
+    return values.astype(np.float32)
 
 
 def _scale(name: str) -> float:
@@ -101,6 +136,22 @@ def _shapes() -> dict[str, tuple[int, ...]]:
             "post_attention_layernorm.weight": (_HIDDEN,),
         }
         found |= {f"model.layers.{layer}.{name}": shape for name, shape in parts.items()}
+    return found
+
+
+def _head_shapes() -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a head: those of a layer, with inputs twice as wide for q, k and v."""
+    prefix = "model.layers.0."
+    found: dict[str, tuple[int, ...]] = {
+        "fc.weight": (_HIDDEN, len(HEAD_LAYERS) * _HIDDEN),
+        "norm.weight": (_HIDDEN,),
+        "lm_head.weight": (len(HEAD_TOKENS), _HIDDEN),
+        "layers.0.hidden_norm.weight": (_HIDDEN,),
+    }
+    for name, shape in _shapes().items():
+        if name.startswith(prefix):
+            wide = name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
+            found[name.removeprefix("model.")] = (shape[0], 2 * shape[1]) if wide else shape
     return found
 
 

@@ -189,6 +189,10 @@ class Certificate(Record, frozen=True, kw_only=True):
     target: ModelFacts
     draft: str
     draft_model: DraftModelRecord | None
+    draft_kernels: tuple[KernelRecord, ...] = ()
+    """Of a draft that is the target with other weights, or a head."""
+    notes: tuple[str, ...] = ()
+    """What is run otherwise than it is stored, and what sets the draft apart."""
     preserved: str
     """Whose distribution it is that speculation leaves as it is."""
     equality: EqualityCheck
