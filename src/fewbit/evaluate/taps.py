@@ -21,7 +21,8 @@ from fewbit.model.pieces import Piece, step_of
 from fewbit.model.runner import Runner
 from fewbit.program import Add, Attention, Buffer, CacheType, Linear, Mixture, Op, Program, slots_of
 from fewbit.records.kernels import KernelRecord
-from fewbit.runtime.native import NativeExecutor, Tap
+from fewbit.runtime.executor import Tap
+from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.step import PAGE
 
 Floats: TypeAlias = NDArray[np.float32]
