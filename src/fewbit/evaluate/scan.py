@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 
 from fewbit.evaluate.identity import Subject, changed_slots, shared_slots, slot_in
 from fewbit.evaluate.scan_tensor import (
+    BLOCK_ROWS,
+    FAR,
+    LEAST_FAR,
     Suspicion,
     chance_clipped,
     layout_of,
@@ -36,6 +39,8 @@ from fewbit.records.scan import Defect, ErrorOutlier, ScanDetails, TensorError
 AXIS = "scan"
 
 _OUTLIERS = 10
+_LEAST_MATRICES = 8
+"""In a format, so that one of them can stand out."""
 _KINDS = {
     "source": ("values of the source that are not finite", "The source's values are all finite"),
     "non-finite": ("values that are not finite", "Every value is finite"),
@@ -50,6 +55,14 @@ _KINDS = {
     "dead-rows": (
         "rows of zeros where the source has weights",
         "No row died",
+    ),
+    "rows": (
+        f"blocks of {BLOCK_ROWS} rows whose error is over {FAR:g} times that of the others",
+        f"No block of {BLOCK_ROWS} rows has an error far from that of the others in its matrix",
+    ),
+    "matrix": (
+        f"matrices whose error is over {FAR:g} times the median of those in their format",
+        "No matrix has an error far from that of the others in its format",
     ),
     "error": (
         "rows further from the source than zeros would be",
@@ -72,7 +85,10 @@ def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult
         looked = _Look(source.model, candidate, pool)
         found = [looked.at(slot) for slot in shared_slots(source.model, candidate.model)]
     errors = tuple(one.error for one in found if one.error is not None)
-    defects = tuple(defect for one in found for defect in one.defects)
+    defects = (
+        *(defect for one in found for defect in one.defects),
+        *far_matrices(errors),
+    )
     uncalibrated = uncalibrated_experts(candidate.manifest)
     details = ScanDetails(
         tensors=errors,
@@ -91,12 +107,37 @@ def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult
     )
 
 
-def ranked_outliers(errors: tuple[TensorError, ...]) -> tuple[ErrorOutlier, ...]:
-    """Return the matrices whose error is the most times the median in their format."""
+def far_matrices(errors: Sequence[TensorError]) -> Iterator[Defect]:
+    """Yield the matrices whose error is far from that of the others in their format."""
+    counts = Counter(error.candidate_format for error in errors)
+    middles = _middles(errors)
+    for error in errors:
+        middle = middles[error.candidate_format]
+        if counts[error.candidate_format] < _LEAST_MATRICES or not middle:
+            continue
+        if error.relative_error > max(FAR * middle, LEAST_FAR):
+            yield Defect(
+                kind=f"{AXIS}/matrix",
+                slot=error.slot,
+                layer=error.layer,
+                expert=error.expert,
+                count=1,
+                of=1,
+                first=f"a relative error of {error.relative_error:.3g}, the median {middle:.3g}",
+            )
+
+
+def _middles(errors: Sequence[TensorError]) -> dict[str, float]:
+    """Return the median error of each format."""
     by_format: defaultdict[str, list[float]] = defaultdict(list)
     for error in errors:
         by_format[error.candidate_format].append(error.relative_error)
-    middles = {form: median(found) for form, found in by_format.items()}
+    return {form: median(found) for form, found in by_format.items()}
+
+
+def ranked_outliers(errors: Sequence[TensorError]) -> tuple[ErrorOutlier, ...]:
+    """Return the matrices whose error is the most times the median in their format."""
+    middles = _middles(errors)
     ranked = [
         ErrorOutlier(
             slot=error.slot,
