@@ -9,7 +9,7 @@ from spoiled import MIXTRAL, failed, opened, spoil, write_pair
 
 from fewbit.evaluate.scan import far_matrices, ranked_outliers, scan, uncalibrated_experts
 from fewbit.evaluate.scan_tensor import chance_clipped, scan_tensor
-from fewbit.formats import affine, blocks
+from fewbit.formats import affine, blocks, kquants
 from fewbit.formats.grid import layout
 from fewbit.formats.registry import F32, encode, parse_format
 from fewbit.formats.spec import QuantTensor
@@ -82,6 +82,13 @@ def test_a_clipped_group_is_located():
     scales[30, 4] /= 4096  # no value is as small as a 4096th of the range, but by chance
     tensor = affine.encode_with(WEIGHTS, spec, scales, None)
     assert ("clipped", 1, "row 30, columns 128 to 159") in kinds(tensor)
+
+
+def test_groups_that_a_second_level_scale_lost_are_told_apart():
+    tensor = encode(WEIGHTS, parse_format("q2_k"))
+    codes = tensor.codes.copy()
+    codes.view(kquants.Q2_K)["scales"][13, 1, 3] = 0  # step and minimum of one group of sixteen
+    assert ("zeroed", 1, "row 13, columns 304 to 319") in kinds(replace(tensor, codes=codes))
 
 
 def test_a_group_of_equal_values_lies_at_an_end_and_is_sound():
@@ -185,7 +192,7 @@ def test_a_non_finite_expert_is_caught_and_named(mixture, tmp_path):
 
     source, candidate = opened(mixture[0], spoil(mixture[1], tmp_path / "bad", change))
     found = scan(source, candidate)
-    assert set(failed(found)) == {"scan/non-finite", "scan/scales"}
+    assert set(failed(found)) == {"scan/non-finite", "scan/scales", "scan/manifest"}
     assert "layers.1.experts.2.up.weight at row 4, column 32" in failed(found)["scan/non-finite"]
     assert {(d.layer, d.expert) for d in found.details.defects} == {(1, 2)}
     assert "layers.1.experts.2.up.weight" not in {e.slot for e in found.details.tensors}
@@ -201,13 +208,29 @@ def test_a_zero_scale_of_an_artefact_is_caught_and_named(pair, tmp_path):
     assert "layers.0.down.weight at row 9" in failed(found)["scan/scales"]
 
 
+def test_a_tensor_that_was_changed_after_its_manifest_is_named(pair, tmp_path):
+    """A change too small for any figure: one code of one weight."""
+
+    def change(tensors):
+        codes = tensors["model.layers.1.self_attn.o_proj.weight.codes"]
+        codes[0, 0] ^= 1
+
+    source, candidate = opened(pair[0], spoil(pair[1], tmp_path / "bad", change))
+    found = failed(scan(source, candidate))
+    assert set(found) == {"scan/manifest"}
+    assert "the first model.layers.1.self_attn.o_proj.weight" in found["scan/manifest"]
+    without = scan(source, replace(candidate, manifest=None))
+    assert failed(without) == {}
+    assert "no manifest" in without.findings[-1].found
+
+
 def test_a_vector_that_is_not_finite_is_caught(pair, tmp_path):
     def change(tensors):
         tensors["model.layers.1.input_layernorm.weight"][7] = np.inf
 
     source, candidate = opened(pair[0], spoil(pair[1], tmp_path / "bad", change))
     found = failed(scan(source, candidate))
-    assert set(found) == {"scan/non-finite"}
+    assert set(found) == {"scan/non-finite", "scan/manifest"}
     assert "layers.1.attn_norm.weight at row 0, column 7" in found["scan/non-finite"]
 
 

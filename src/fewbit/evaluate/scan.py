@@ -38,7 +38,10 @@ from fewbit.records.scan import Defect, ErrorOutlier, ScanDetails, TensorError
 
 AXIS = "scan"
 
+_HASHED = ("fewbit", "gguf")
 _OUTLIERS = 10
+_FEW_ZEROED = 0.01
+"""Share of a matrix' groups that may have a second-level scale of zero."""
 _LEAST_MATRICES = 8
 """In a format, so that one of them can stand out."""
 _KINDS = {
@@ -47,6 +50,10 @@ _KINDS = {
     "scales": (
         "scales that are zero or not finite where the source has weights",
         "Every scale that matters is set",
+    ),
+    "zeroed": (
+        "groups whose second-level scale is zero where the source has weights",
+        "No matrix lost more than a few groups to a second-level scale of zero",
     ),
     "clipped": (
         "groups whose codes are all clipped at the ends of their range",
@@ -84,6 +91,7 @@ def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult
     with ThreadPoolExecutor(threads) as pool:
         looked = _Look(source.model, candidate, pool)
         found = [looked.at(slot) for slot in shared_slots(source.model, candidate.model)]
+        altered = altered_tensors(candidate, pool)
     errors = tuple(one.error for one in found if one.error is not None)
     defects = (
         *(defect for one in found for defect in one.defects),
@@ -97,7 +105,11 @@ def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult
         uncalibrated=uncalibrated,
         opaque=tuple(dict.fromkeys(one.opaque for one in found if one.opaque)),
     )
-    findings = (*(_finding(kind, defects) for kind in _KINDS), _calibration(uncalibrated))
+    findings = (
+        *(_finding(kind, defects) for kind in _KINDS),
+        _calibration(uncalibrated),
+        _unaltered(candidate, altered),
+    )
     return AxisResult(
         axis=AXIS,
         findings=findings,
@@ -162,6 +174,20 @@ def uncalibrated_experts(manifest: Manifest | None) -> tuple[Slot, ...]:
     )
 
 
+def altered_tensors(candidate: Subject, pool: ThreadPoolExecutor) -> tuple[str, ...]:
+    """Return the stored tensors whose bytes are not those that the manifest has the hash of.
+
+    Only of what fewbit stores in its own ways: other formats keep codes otherwise than they were
+    hashed.
+    """
+    if candidate.manifest is None or candidate.manifest.container not in _HASHED:
+        return ()
+    checkpoint = candidate.model.checkpoint
+    entries = [e for e in candidate.manifest.tensors if e.stored in checkpoint.tensors]
+    digests = pool.map(checkpoint.digest, [entry.stored for entry in entries])
+    return tuple(e.stored for e, d in zip(entries, digests, strict=True) if d != e.sha256)
+
+
 @dataclass(frozen=True)
 class _Found:
     """What was found of one slot."""
@@ -210,7 +236,9 @@ class _Look:
 
 
 def _counts(suspicion: Suspicion, candidate: QuantTensor) -> bool:
-    """Return whether places are more than chance brings."""
+    """Return whether places are more than chance and a search by importance leave."""
+    if suspicion.kind == "zeroed":
+        return len(suspicion.places) > _FEW_ZEROED * suspicion.of
     form = layout_of(candidate) if suspicion.kind == "clipped" else None
     return form is None or len(suspicion.places) > chance_clipped(form, suspicion.of)
 
@@ -275,6 +303,21 @@ def _calibration(uncalibrated: tuple[Slot, ...]) -> Finding:
             f"first {uncalibrated[0]}."
         )
     return Finding(name=f"{AXIS}/uncalibrated", axis=AXIS, passed=not uncalibrated, found=found)
+
+
+def _unaltered(candidate: Subject, altered: tuple[str, ...]) -> Finding:
+    if altered:
+        found = (
+            f"{len(altered)} stored tensors are not those that the manifest has the hash of, the "
+            f"first {altered[0]}: they were changed after the artefact was made."
+        )
+    elif candidate.manifest is None:
+        found = "The candidate has no manifest, so there are no hashes to compare with."
+    elif candidate.manifest.container not in _HASHED:
+        found = f"Not checked: {candidate.manifest.container} keeps codes otherwise than hashed."
+    else:
+        found = "Every stored tensor is the one that the manifest has the hash of."
+    return Finding(name=f"{AXIS}/manifest", axis=AXIS, passed=not altered, found=found)
 
 
 def _notes(details: ScanDetails) -> Iterator[str]:

@@ -189,10 +189,23 @@ def _scales_and_codes(
         per_row = np.broadcast_to(scales.astype(np.float32), (len(squares), scales.shape[1]))
         return {"scales": _unset(per_row, squares, start)}
     codes, grid = split(stored)
+    flat = grid.scales == 0
     return {
         "scales": _unset(grid.scale, squares, start),
-        "clipped": _clipped(codes, grid.layout, squares, errors, start),
+        "clipped": _clipped(codes, grid.layout, squares, errors, start, flat),
+        "zeroed": _flat(flat if grid.steps is not None else np.zeros_like(flat), squares, start),
     }
+
+
+def _flat(flat: NDArray[np.bool_], squares: NDArray[np.float64], start: int) -> tuple[Places, int]:
+    """Return the groups whose second-level scale is zero, so that all their weights are equal.
+
+    A search by importance leaves a few such groups where their inputs hardly ever differ from zero.
+    """
+    width = squares.shape[1] // flat.shape[1]
+    rows, groups = np.nonzero(flat)
+    mean = squares.reshape(*flat.shape, width)[rows, groups].mean(axis=1)
+    return Places(rows + start, groups * width, mean, width), flat.size
 
 
 def _unset(
@@ -207,17 +220,21 @@ def _unset(
     return Places(rows + start, blocks * width, mean, width), scales.size
 
 
-def _clipped(
+def _clipped(  # noqa: PLR0913, PLR0917
     codes: NDArray[np.uint8],
     form: GridLayout,
     squares: NDArray[np.float64],
     errors: NDArray[np.float64],
     start: int,
+    flat: NDArray[np.bool_],
 ) -> tuple[Places, int]:
-    """Return the groups of which every code lies at an end of the range and much was lost."""
+    """Return the groups of which every code lies at an end of the range and much was lost.
+
+    Not those with a scale of zero (`flat`), whose codes mean nothing.
+    """
     grouped = (len(codes), codes.shape[1] // form.group, form.group)
     at_ends = (codes == 0) | (codes == len(form.levels) - 1)
-    rows, groups = np.nonzero(at_ends.reshape(grouped).all(axis=2))
+    rows, groups = np.nonzero(at_ends.reshape(grouped).all(axis=2) & ~flat)
     of_source = squares.reshape(grouped)[rows, groups].mean(axis=1)
     of_error = errors.reshape(grouped)[rows, groups].mean(axis=1)
     lossy = of_error > CLIPPED_ERROR**2 * of_source
