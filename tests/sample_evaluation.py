@@ -3,6 +3,7 @@
 import math
 
 from fewbit.evaluate.fixed_gate import judge
+
 from fewbit.records.conditions import Conditions
 from fewbit.records.evaluation import (
     Attempt,

@@ -82,7 +82,7 @@ def test_a_cache_of_fewer_bits_is_measured_against_f16(folder, capsys):
     for options in ([], ["--kv", "bf16", "--rotate-keys"]):
         assert app.run([*arguments, *options]) in {0, 3}
         found = from_json(Evaluation, record.read_bytes(), name="kv")
-        divergences.append(found.divergence.mean.value)
+        divergences.append(found.language.divergence.mean.value)
     assert divergences[0] == 0.0 < divergences[1]
     assert (found.conditions.kv, found.conditions.rotated_keys) == ("bf16", True)
     assert "KV cache of bf16, its keys rotated" in found.notes[0]

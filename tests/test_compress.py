@@ -11,22 +11,35 @@ from fewbit import compress as module
 from fewbit.compress import CompressSettings, compress, conclude, ladder
 from fewbit.errors import OutputError, UnsupportedError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.evaluate.language import LanguageAxis
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.base import from_json
-from fewbit.records.evaluation import CompressReport, Evaluation, Gate
+from fewbit.records.evaluation import CompressReport, Evaluation
+from fewbit.records.gate import Gate, SliceRule
 from fewbit.records.manifest import read_manifest
 from fewbit.records.outcome import Outcome
 
-MEASURING = EvaluationSettings(
-    executor="reference",
-    windows=12,
-    window_tokens=40,
-    threads=1,
-    gate=Gate(minimum_positions=128),
-)
 DOCUMENTS = letters(documents=12, characters=50)
+
+
+def gate(items=12):
+    limits = {"minimum_items": items, "minimum_clusters": items, "excess": False}
+    return Gate(
+        slices=(
+            SliceRule(match="language/kl", margin=0.05, **limits),
+            SliceRule(match="language/perplexity", margin=1.03, **limits),
+        )
+    )
+
+
+def axis(documents, windows=12):
+    return LanguageAxis(documents=documents, windows=windows, window_tokens=40, threads=1)
+
+
+MEASURING = EvaluationSettings(executor="reference", threads=1, gate=gate(), floor=False)
+AXES = [axis(DOCUMENTS)]
 
 
 def settings(*recipes):
@@ -43,7 +56,7 @@ def accepted(tmp_path_factory, source):
     out = tmp_path_factory.mktemp("accepted") / "out"
     seen = []
     report = compress(
-        source, out, DOCUMENTS, settings("rtn-int8-g32", "rtn-int2-g32"), lambda *s: seen.append(s)
+        source, out, AXES, settings("rtn-int8-g32", "rtn-int2-g32"), lambda *s: seen.append(s)
     )
     return out, report, seen
 
@@ -65,8 +78,8 @@ def test_the_output_is_a_model_with_its_evidence(accepted, source):
     stored = from_json(CompressReport, (out / "report.json").read_bytes(), name="report")
     assert stored == report
     assert "rtn-int2-g32" in (out / "report.html").read_text()
-    again = evaluate(source, out, DOCUMENTS, MEASURING)
-    assert again.divergence == report.attempts[-1].evaluation.divergence
+    again = evaluate(source, out, AXES, MEASURING)
+    assert again.language == report.attempts[-1].evaluation.language
 
 
 def test_nothing_else_is_left_beside_the_output(accepted):
@@ -80,28 +93,27 @@ def test_progress_names_recipe_and_stage(accepted):
     stages = list(dict.fromkeys(what for what, _, _ in seen))
     assert stages == [
         "rtn-int2-g32: quantizing",
-        "rtn-int2-g32: measuring",
+        "rtn-int2-g32: language: candidate",
         "rtn-int8-g32: quantizing",
-        "rtn-int8-g32: measuring",
+        "rtn-int8-g32: language: candidate",
     ]
 
 
 def test_a_hopeless_recipe_is_not_measured_on_all_windows(tmp_path, source):
-    gate = Gate(minimum_documents=6, minimum_positions=100)
     chosen = CompressSettings(
         recipes=("rtn-int2-g32", "rtn-int8-g32"),
-        evaluation=replace(MEASURING, gate=gate, screen_windows=6),
+        evaluation=replace(MEASURING, gate=gate(6), screen=(axis(DOCUMENTS, 6),)),
     )
-    report = compress(source, tmp_path / "out", DOCUMENTS, chosen)
+    report = compress(source, tmp_path / "out", AXES, chosen)
     bad, good = (attempt.evaluation for attempt in report.attempts)
-    assert (bad.text.windows, bad.gate.level) == (6, 0.999)
-    assert (good.text.windows, good.gate.level) == (12, 0.95)
+    assert (bad.language.text.windows, bad.gate.level) == (6, 0.999)
+    assert (good.language.text.windows, round(good.gate.level, 6)) == (12, 0.951)
     assert bad.verdict.outcome is Outcome.REJECT
 
 
 def test_without_an_accepted_recipe_there_is_evidence_and_no_model(tmp_path, source):
     out = tmp_path / "out"
-    report = compress(source, out, DOCUMENTS, settings("rtn-int2-g32", "rtn-int2-g64"))
+    report = compress(source, out, AXES, settings("rtn-int2-g32", "rtn-int2-g64"))
     assert (report.outcome, report.accepted) == (Outcome.REJECT, None)
     assert report.outcome.exit_code == 3
     assert "No recipe was accepted, so no model was written. The best attempt" in report.reasons[0]
@@ -115,15 +127,15 @@ def test_without_an_accepted_recipe_there_is_evidence_and_no_model(tmp_path, sou
 
 def test_little_text_is_inconclusive(tmp_path, source):
     few = letters(documents=3, characters=50)
-    report = compress(source, tmp_path / "out", few, settings("rtn-int8-g32"))
+    report = compress(source, tmp_path / "out", [axis(few)], settings("rtn-int8-g32"))
     assert report.outcome is Outcome.INCONCLUSIVE
     assert report.outcome.exit_code == 4
 
 
 def test_an_earlier_output_is_replaced_as_a_whole(tmp_path, source):
     out = tmp_path / "out"
-    compress(source, out, DOCUMENTS, settings("rtn-int8-g32"))
-    compress(source, out, DOCUMENTS, settings("rtn-int2-g32"))
+    compress(source, out, AXES, settings("rtn-int8-g32"))
+    compress(source, out, AXES, settings("rtn-int2-g32"))
     assert not (out / "model.safetensors").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -136,13 +148,13 @@ def test_an_output_that_is_not_ours_is_untouched(tmp_path, source, content):
     if content is not None:
         (out / "report.json").write_bytes(content)
     with pytest.raises(OutputError, match="was not written by fewbit compress"):
-        compress(source, out, DOCUMENTS, settings("rtn-int8-g32"))
+        compress(source, out, AXES, settings("rtn-int8-g32"))
     assert (out / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_failure_leaves_the_old_output(tmp_path, source, monkeypatch):
     out = tmp_path / "out"
-    compress(source, out, DOCUMENTS, settings("rtn-int8-g32"))
+    compress(source, out, AXES, settings("rtn-int8-g32"))
     before = sorted((path.name, path.stat().st_mtime_ns) for path in out.iterdir())
 
     def interrupted(*_, **__):
@@ -150,14 +162,14 @@ def test_a_failure_leaves_the_old_output(tmp_path, source, monkeypatch):
 
     monkeypatch.setattr(module, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compress(source, out, DOCUMENTS, settings("rtn-int2-g32"))
+        compress(source, out, AXES, settings("rtn-int2-g32"))
     assert sorted((path.name, path.stat().st_mtime_ns) for path in out.iterdir()) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_an_absent_parent_is_said(tmp_path, source):
     with pytest.raises(OutputError, match="cannot be written"):
-        compress(source, tmp_path / "no" / "out", DOCUMENTS, settings("rtn-int8-g32"))
+        compress(source, tmp_path / "no" / "out", AXES, settings("rtn-int8-g32"))
 
 
 def test_recipes_that_do_not_help_are_listed_with_reasons(tmp_path, source):
@@ -195,7 +207,7 @@ def test_no_recipe_that_helps_is_an_error(tmp_path, source):
     with open_model(source) as model:
         quantize(model, find("rtn-int4-g32"), tmp_path / "small")
     with pytest.raises(UsageError, match="No recipe would make"):
-        compress(tmp_path / "small", tmp_path / "out", DOCUMENTS, settings("rtn-int8-g32"))
+        compress(tmp_path / "small", tmp_path / "out", AXES, settings("rtn-int8-g32"))
     assert not (tmp_path / "out").exists()
     with open_model(source) as model:
         with pytest.raises(UsageError, match="No recipe is named"):
@@ -221,11 +233,11 @@ def test_inconclusive_outweighs_rejections_only_when_nothing_is_accepted():
 @pytest.mark.parametrize("place", [".", "inner", ".."])
 def test_the_source_is_never_in_the_way_of_the_output(tmp_path, source, place):
     own = tmp_path / "own"
-    compress(source, own, DOCUMENTS, settings("rtn-int8-g32"))
+    compress(source, own, AXES, settings("rtn-int8-g32"))
     before = sorted((path.name, path.stat().st_mtime_ns) for path in own.rglob("*"))
     out = (own / place).resolve()
     with pytest.raises(OutputError):
-        compress(own, out, DOCUMENTS, settings("rtn-int2-g32"))
+        compress(own, out, AXES, settings("rtn-int2-g32"))
     assert sorted((path.name, path.stat().st_mtime_ns) for path in own.rglob("*")) == before
 
 
@@ -237,10 +249,10 @@ def test_what_came_to_the_output_meanwhile_is_untouched(tmp_path, source):
         (out / "thesis.txt").write_text("years of work")
 
     with pytest.raises(OutputError, match="was not written by fewbit compress"):
-        compress(source, out, DOCUMENTS, settings("rtn-int8-g32"), someone_else)
+        compress(source, out, AXES, settings("rtn-int8-g32"), someone_else)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "thesis.txt"]
 
 
 def test_an_output_that_cannot_be_looked_at_is_refused(tmp_path, source):
     with pytest.raises(OutputError, match="File name too long"):
-        compress(source, tmp_path / ("x" * 300), DOCUMENTS, settings("rtn-int8-g32"))
+        compress(source, tmp_path / ("x" * 300), AXES, settings("rtn-int8-g32"))

@@ -8,8 +8,8 @@ import pytest
 from fewbit.calibrate.text import collect, document
 from fewbit.calibrate.windows import Window
 from fewbit.errors import NumericalError
-from fewbit.evaluate.axes import histogram, summarize
 from fewbit.evaluate.divergence import compare
+from fewbit.evaluate.language_summary import histogram, summarize
 from fewbit.evaluate.score import Pair, score
 
 VOCABULARY = 11

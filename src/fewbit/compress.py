@@ -7,7 +7,6 @@ that was not accepted is left to be taken for a model.
 
 from __future__ import annotations
 
-import functools
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,8 +17,8 @@ import msgspec
 
 from fewbit.atomic import claimed, is_free, replacing_folder, require_apart, write_bytes
 from fewbit.calibrate.mix import Progress
-from fewbit.calibrate.text import Documents
 from fewbit.errors import BadFileError, OutputError, UsageError
+from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import ModelSource, open_model
@@ -64,9 +63,7 @@ class CompressSettings:
     """Which recipes are tried, and how each is measured."""
 
     recipes: tuple[str, ...] = LADDER
-    evaluation: EvaluationSettings = field(
-        default_factory=lambda: EvaluationSettings(screen_windows=SCREEN_WINDOWS)
-    )
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     strict: bool = False
     """Leave out recipes that need a fallback; whether fallbacks of kernels are refused, too, is
     the evaluation's to say."""
@@ -75,7 +72,7 @@ class CompressSettings:
 def compress(
     source: Path,
     out: Path,
-    documents: Documents,
+    axes: Sequence[Axis],
     settings: CompressSettings | None = None,
     progress: Progress = lambda _what, _done, _all: None,
 ) -> CompressReport:
@@ -97,7 +94,7 @@ def compress(
     require_apart(out, source)
     with open_model(source) as opened, claimed(out), replacing_folder(out) as work:
         plans, untried = ladder(opened, chosen.recipes, strict=chosen.strict)
-        run = _Run(source, work, documents, chosen.evaluation, progress)
+        run = _Run(source, work, axes, chosen.evaluation, progress)
         attempts = _attempts(plans, run)
         report = conclude(model_facts(opened), attempts, untried, time.perf_counter() - started)
         _write(report, work)
@@ -111,7 +108,7 @@ class _Run:
 
     source: Path
     work: Path
-    documents: Documents
+    axes: Sequence[Axis]
     settings: EvaluationSettings
     progress: Progress
 
@@ -165,7 +162,7 @@ def conclude(
     if outcomes[-1] is Outcome.ACCEPT:
         outcome, accepted, reasons = Outcome.ACCEPT, last.recipe, _why_accepted(source, last)
     else:
-        best = min(attempts, key=lambda attempt: attempt.evaluation.divergence.mean.value)
+        best = min(attempts, key=_divergence)
         outcome = Outcome.INCONCLUSIVE if Outcome.INCONCLUSIVE in outcomes else Outcome.REJECT
         accepted, reasons = None, _why_none(best)
     return CompressReport(
@@ -236,9 +233,9 @@ def _attempt(planned: QuantizationPlan, run: _Run) -> Attempt:
     found = evaluate(
         run.source,
         candidate,
-        run.documents,
+        run.axes,
         run.settings,
-        functools.partial(run.progress, f"{name}: measuring"),
+        lambda what, done, all_: run.progress(f"{name}: {what}", done, all_),
     )
     evaluation = _named(found, name)
     evidence = f"{ATTEMPTS}/{name}.json"
@@ -281,13 +278,22 @@ def _why_accepted(source: ModelFacts, attempt: Attempt) -> tuple[str, ...]:
     return (first, *found.verdict.reasons)
 
 
+def _divergence(attempt: Attempt) -> float:
+    """Return what tells attempts apart where none was accepted; without it, the bytes saved."""
+    found = attempt.evaluation.judgement("language/kl")
+    return -attempt.promised_bytes if found is None else found.figure.value
+
+
 def _why_none(best: Attempt) -> tuple[str, ...]:
-    found = best.evaluation
-    first = (
-        f"No recipe was accepted, so no model was written. The best attempt, {best.recipe}, has a "
-        f"mean KL of {describe(found.divergence.mean, found.gate.mean_divergence)} nats."
+    found = best.evaluation.judgement("language/kl")
+    shown = (
+        "" if found is None else f", with a mean KL of {describe(found.figure, found.margin)} nats"
     )
-    return (first, *found.verdict.reasons)
+    first = (
+        "No recipe was accepted, so no model was written. The best attempt is "
+        f"{best.recipe}{shown}."
+    )
+    return (first, *best.evaluation.verdict.reasons)
 
 
 def _require_ours(out: Path) -> None:

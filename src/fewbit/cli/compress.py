@@ -40,26 +40,28 @@ def compress(  # noqa: PLR0913
             model that some matrix would not be run as stored in ends the run.
         json: Write the report to this file too; - prints it on stdout instead of the table.
     """
-    from fewbit.calibrate.text import evaluation_text
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
     from fewbit.compress import LADDER, PAGE, SCREEN_WINDOWS, CompressSettings
     from fewbit.compress import compress as run
+    from fewbit.evaluate.axes import AxisOptions, axes_named
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.report.terminal import print_compress
 
+    look, whole = (
+        AxisOptions(text=text, windows=n, threads=threads) for n in (SCREEN_WINDOWS, windows)
+    )
     measuring = EvaluationSettings(
-        windows=windows,
-        screen_windows=SCREEN_WINDOWS,
+        screen=axes_named(["language"], look) if windows > SCREEN_WINDOWS else (),
         threads=threads,
         executor=executor,
         strict=strict,
     )
     settings = CompressSettings(recipes=recipe or LADDER, evaluation=measuring, strict=strict)
-    source, documents = locate(model), evaluation_text(text)
+    source, axes = locate(model), axes_named([], whole)
     with watched() as progress:
-        report = run(source, out, documents, settings, progress)
+        report = run(source, out, axes, settings, progress)
     deliver(report, json, print_compress)
     if json != STDOUT:
         print(out / PAGE)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fewbit.cli.measuring import MEASURING, MeasuringOptions
 from fewbit.cli.output import HtmlOption, JsonOption
+from fewbit.errors import StoppedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fewbit.evaluate.axis import Axis
+    from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.records.evaluation import Evaluation
 
 
 def eval(  # noqa: PLR0913
@@ -16,49 +24,71 @@ def eval(  # noqa: PLR0913
     /,
     *,
     against: str,
+    axes: str = "",
+    gate: Path | None = None,
+    suite: Path | None = None,
     text: Path | None = None,
     windows: int = 40,
+    work: Path | None = None,
     measuring: MeasuringOptions = MEASURING,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
     """Measure a model against its exact source and give a verdict.
 
-    Exit code 0 is ACCEPT, 3 REJECT, 4 INCONCLUSIVE. The margins: mean KL(source || candidate) under
-    0.05 nats and perplexity within 3%, each with its whole 95% interval.
+    Exit code 0 is ACCEPT, 3 REJECT, 4 INCONCLUSIVE; 75 is stopped, where --work keeps what was
+    measured and the same command goes on.
 
     Args:
         candidate: The model to measure: a name, a GGUF file or a folder.
         against: The exact source it was made from.
+        axes: Which axes, with commas: language, kernels and numerics by default; all for all.
+        gate: A gate.toml with the margins; by default those that are built in.
+        suite: A folder of tasks to use in place of the built-in ones.
         text: A UTF-8 file: plain, or .jsonl with "text" in each line. By default text that this
             Python carries: pydoc topics and the standard library.
         windows: Windows of 512 tokens to score, at most, spread over the documents.
+        work: A folder that keeps what is measured; one run at a time uses it, and the outcomes of a
+            source there serve many candidates.
         measuring: How the two models are run.
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
     from fewbit.atomic import write_bytes
-    from fewbit.calibrate.text import evaluation_text
     from fewbit.cli.output import deliver
-    from fewbit.cli.progress import progress_bar
     from fewbit.cli.pull import locate
-    from fewbit.evaluate.evaluation import evaluate
+    from fewbit.evaluate.axes import AxisOptions, axes_named
+    from fewbit.evaluate.gate_file import find_gate
     from fewbit.report.html import evaluation_page
     from fewbit.report.terminal import print_evaluation
 
-    settings = measuring.settings(windows)
-    source, measured = locate(against), locate(candidate)
-    documents = evaluation_text(text)
-    with progress_bar() as bar:
-        task = bar.add_task("measuring", total=None)
-        found = evaluate(
-            source,
-            measured,
-            documents,
-            settings,
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    settings = measuring.settings(find_gate(gate), work)
+    options = AxisOptions(
+        text=text,
+        windows=windows,
+        suite=suite,
+        threads=measuring.threads,
+        level=settings.gate.level,
+    )
+    chosen = axes_named([name.strip() for name in axes.split(",") if name.strip()], options)
+    found = _measured(locate(against), locate(candidate), chosen, settings)
     if html is not None:
         write_bytes(html, evaluation_page(found).encode())
     deliver(found, json, print_evaluation)
     return found.verdict.outcome.exit_code
+
+
+def _measured(
+    source: Path, candidate: Path, axes: Sequence[Axis], settings: EvaluationSettings
+) -> Evaluation:
+    """Measure under a progress bar; what stops it is no loss where outcomes are kept."""
+    from fewbit.cli.progress import watched
+    from fewbit.evaluate.evaluation import evaluate
+
+    try:
+        with watched() as progress:
+            return evaluate(source, candidate, axes, settings, progress)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if settings.work is None:
+            raise
+        raise StoppedError(f"Stopped; what was measured is kept in {settings.work}.") from error

@@ -11,7 +11,10 @@ from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.cache import KvOption, RotateOption, cache_type
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.records.gate import Gate
 
 
 @Parameter(name="*")
@@ -55,12 +58,22 @@ class MeasuringOptions:
         RotateOption, Parameter(help="Rotate the candidate's keys before they are stored.")
     ] = False
 
-    def settings(self, windows: int) -> EvaluationSettings:
-        """Return how a candidate is measured on so many windows, at most."""
+    floor: Annotated[
+        bool,
+        Parameter(
+            negative="--no-floor",
+            help="Run the source under another precision too: what 'the same' costs here.",
+        ),
+    ] = True
+
+    def settings(self, gate: Gate, work: Path | None) -> EvaluationSettings:
+        """Return how a candidate is run and judged, and where what is measured is kept."""
         from fewbit.evaluate.evaluation import EvaluationSettings
 
         return EvaluationSettings(
-            windows=windows,
+            gate=gate,
+            work=work,
+            floor=self.floor,
             threads=self.threads,
             executor=self.executor,
             isa=self.isa,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from fewbit import __version__
-from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Answerer, EngineAnswerer
@@ -87,7 +86,8 @@ class Room:
     """What an axis needs room for."""
 
     context: int | None = None
-    """Positions a sequence may take; None for the model's own, at most `DEFAULT_CONTEXT`."""
+    """Positions a sequence may take, fewer where the model was made for fewer; None for the
+    model's own, at most `DEFAULT_CONTEXT`."""
     sequences: int = 1
     """Of full context, at once."""
 
@@ -116,9 +116,9 @@ class LocalParty:
     @contextmanager
     def open(self, role: Role, room: Room) -> Iterator[Arm]:
         """Load it; raises as `open_subject` and `runner_of`."""
-        settings = replace(self.settings, context=room.context, sequences=room.sequences)
         subject = open_subject(self.path)
         try:
+            settings = _settings_in(self.settings, room, subject.model.config.context)
             loaded = load_subject(subject, settings)
             answerer = EngineAnswerer(loaded, name=role.value, sequences=room.sequences)
             yield Arm(role, self.fingerprint, answerer, ArmModel(subject, loaded, settings))
@@ -126,13 +126,13 @@ class LocalParty:
             subject.model.checkpoint.close()
 
 
-def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
-    """Return an open model as a party to be opened again; its tensors are hashed."""
+def local_party(subject: Subject, settings: RunSettings, digest: str) -> LocalParty:
+    """Return an open model as a party to be opened again; `digest` is that of its tensors."""
     return LocalParty(
         subject.model.path,
         settings,
         fingerprint(
-            content_digest(subject.model.checkpoint),
+            digest,
             tokenizer_fingerprint(subject.tokenizer),
             subject.tokenizer.behaviour.prefix,
             sorted(subject.tokenizer.special.end_of_generation),
@@ -144,6 +144,11 @@ def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
             __version__,
         ),
     )
+
+
+def _settings_in(settings: RunSettings, room: Room, most: int) -> RunSettings:
+    context = None if room.context is None else min(room.context, most)
+    return replace(settings, context=context, sequences=room.sequences)
 
 
 def _deciding(settings: RunSettings) -> RunSettings:
@@ -179,7 +184,7 @@ class Arms:
         """Open an arm for a block; several may be open together.
 
         Raises:
-            UsageError: more positions than the model was made for, or too little memory.
+            UsageError: there is too little memory.
             BadFileError, MissingError, UnsupportedError, KernelError: it cannot be loaded.
         """
         return self.parties[role].open(role, room or Room())

@@ -1,55 +1,59 @@
-"""A candidate against its exact source, from two paths to a verdict."""
+"""A candidate against its exact source, from two paths to a verdict.
+
+Identity comes first: a mismatch ends the run before anything is measured. Then the axes that are
+asked for run one after the other over the arms, and the gate judges what they brought.
+"""
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace as replaced
 
-from fewbit.calibrate.text import Documents
-from fewbit.calibrate.windows import Window, cut_windows
-from fewbit.errors import UsageError
-from fewbit.evaluate.axes import Axes, summarize
-from fewbit.evaluate.calibrated import refuse_calibrated
+from fewbit.atomic import claimed
+from fewbit.checkpoint.checkpoint import content_digest
+from fewbit.errors import OutputError
+from fewbit.evaluate.arms import Arms, Party, Role, local_party
+from fewbit.evaluate.axis import Axis, Progress
 from fewbit.evaluate.conditions import conditions
-from fewbit.evaluate.fixed_gate import judge
+from fewbit.evaluate.floor import Floor, floor_of
+from fewbit.evaluate.gate import judge, waived
+from fewbit.evaluate.gate_file import find_gate, require_axes
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
-from fewbit.evaluate.score import Pair, Scores, join, score
+from fewbit.evaluate.sequential import at_look
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tensors import tensor_errors
 from fewbit.model.facts import model_facts
-from fewbit.model.runner import Runner, RunSettings, runner_of
+from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.program import CacheType
-from fewbit.records.evaluation import Evaluation, Gate, Verdict
-from fewbit.records.kernels import Activations, kernel_fallbacks
-from fewbit.records.language import TextFacts
+from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
+from fewbit.records.gate import Gate
+from fewbit.records.kernels import Activations, KernelRecord, kernel_fallbacks
+from fewbit.records.measurement import AxisResult
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
 from fewbit.records.scan import TensorError
 from fewbit.runtime.native import available_cores
-
-SCREEN_LEVEL = 0.999
-"""Confidence of the early look that spares a hopeless candidate the full measurement; higher than
-the gate's, so that the extra look hardly adds to the chance of a wrong rejection."""
+from fewbit.tokens.chat_template import ChatTemplate
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """How a candidate is measured; the defaults are what documentation and gates refer to."""
+    """How a candidate is run and judged; the axes say what is measured."""
 
-    gate: Gate = field(default_factory=Gate)
-    windows: int = 40
-    """Windows scored, at most; the first of every document before the second of any."""
-    window_tokens: int = 512
-    """Tokens of a full window, of which the second half is scored."""
-    screen_windows: int | None = None
-    """After so many windows a candidate that is rejected at `SCREEN_LEVEL` is measured no
-    further; None never stops early."""
+    gate: Gate = field(default_factory=lambda: find_gate(None))
+    work: Path | None = None
+    """A folder that outcomes are kept in, so that a run that was stopped goes on, and a source's
+    outcomes serve many candidates; None keeps nothing."""
+    screen: tuple[Axis, ...] = ()
+    """A short first look: a candidate that it rejects at the level of an early look is measured no
+    further."""
+    floor: bool = True
+    """Whether the source is run under another precision too."""
     executor: str = "native"
     threads: int | None = None
     """None for every core."""
@@ -68,18 +72,13 @@ class EvaluationSettings:
     """Whether the candidate's keys pass a Hadamard transform before they are stored."""
 
     def __post_init__(self) -> None:
-        for name, least in (("windows", 1), ("window_tokens", 8), ("screen_windows", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}; it must be at least {least}.")
         self.run_settings()
 
     def run_settings(self) -> RunSettings:
-        """Return how the source is run: one sequence of one window at a time."""
+        """Return how the source is run; an axis says what it needs room for."""
         return RunSettings(
             executor=self.executor,
             threads=self.threads,
-            context=self.window_tokens,
             isa=self.isa,
             keep_packed=self.keep_packed,
             strict=self.strict,
@@ -95,133 +94,25 @@ class EvaluationSettings:
         )
 
 
-Progress = Callable[[int, int], None]
-"""Called with the windows done and the windows there are."""
-
-
 def evaluate(
     source: Path,
     candidate: Path,
-    documents: Documents,
+    axes: Sequence[Axis],
     settings: EvaluationSettings | None = None,
-    progress: Progress = lambda _done, _all: None,
+    progress: Progress = lambda _what, _done, _all: None,
 ) -> Evaluation:
     """Measure a candidate against its exact source and judge it.
 
     Raises:
         IdentityError: the two are not one model in two forms.
         NumericalError: a logit or weight is NaN or infinite; it is located.
-        UsageError: the text has no window, or a window is longer than the model's context.
-        BadFileError, MissingError, UnsupportedError, KernelError: a model cannot be loaded.
+        OutputError: another run has the work folder, or it cannot be written.
+        UsageError, BadFileError, MissingError, UnsupportedError, KernelError: a model cannot be
+            loaded, or an axis not be run on it.
     """
     chosen = settings or EvaluationSettings()
-    with _opened(source) as one, _opened(candidate) as other:
-        return _evaluate(one, other, documents, chosen, progress)
-
-
-def _evaluate(
-    source: Subject,
-    candidate: Subject,
-    documents: Documents,
-    settings: EvaluationSettings,
-    progress: Progress,
-) -> Evaluation:
-    started = time.perf_counter()
-    identity = check_identity(source, candidate)
-    other_origin = origin_note(source, candidate)
-    refuse_calibrated(documents, candidate.manifest)
-    windows = _windows(source, documents, settings)
-    one = runner_of(source.model, settings.run_settings())
-    other = runner_of(candidate.model, settings.candidate_settings())
-    measured = _measure(_Measuring(source, one, other, documents, windows, settings), progress)
-    axes = measured.axes
-    facts = model_facts(source.model)
-    errors = tensor_errors(source.model, candidate.model)
-    return Evaluation(
-        source=facts,
-        candidate=model_facts(candidate.model),
-        identity=identity,
-        text=measured.text,
-        divergence=axes.divergence,
-        reverse_divergence=axes.reverse_divergence,
-        histogram=axes.histogram,
-        perplexity=axes.perplexity,
-        agreement=axes.agreement,
-        documents=axes.documents,
-        tensors=errors,
-        source_kernels=one.kernels,
-        candidate_kernels=other.kernels,
-        conditions=conditions(
-            other.kernels,
-            _threads(settings),
-            settings.executor,
-            kv=settings.kv.value,
-            rotated_keys=settings.rotate_keys,
-        ),
-        gate=measured.gate,
-        verdict=measured.verdict,
-        notes=(
-            *([other_origin] if other_origin else []),
-            *_cache_notes(settings),
-            *dict.fromkeys((*one.loading.notes, *other.loading.notes)),
-            *_notes(facts, one, other, errors),
-        ),
-        seconds=time.perf_counter() - started,
-    )
-
-
-@dataclass(frozen=True)
-class _Measuring:
-    """What is run on what."""
-
-    subject: Subject
-    source: Runner
-    candidate: Runner
-    documents: Documents
-    windows: tuple[Window, ...]
-    settings: EvaluationSettings
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """The figures of all windows scored, the gate they were judged by, and its verdict."""
-
-    axes: Axes
-    text: TextFacts
-    gate: Gate
-    verdict: Verdict
-
-
-def _measure(run: _Measuring, progress: Progress) -> _Measured:
-    """Score stage by stage; a rejection ends it."""
-    pair, advance = Pair(run.source, run.candidate), _counted(progress, len(run.windows))
-    parts: list[Scores] = []
-    done = 0
-    for until, gate in _stages(run.settings, len(run.windows)):
-        threads = _threads(run.settings)
-        windows = run.windows[done:until]
-        parts.append(score(pair, run.documents, windows, threads=threads, progress=advance))
-        done = until
-        found = _judged(run, gate, join(parts), run.windows[:done])
-        if found.verdict.outcome is Outcome.REJECT:
-            break
-    return found
-
-
-def _stages(settings: EvaluationSettings, windows: int) -> list[tuple[int, Gate]]:
-    """Return up to which window each stage goes, and what judges it."""
-    few, gate = settings.screen_windows, settings.gate
-    whole = (windows, gate)
-    if few is None or few >= windows:
-        return [whole]
-    return [(few, msgspec.structs.replace(gate, level=SCREEN_LEVEL)), whole]
-
-
-def _judged(run: _Measuring, gate: Gate, scores: Scores, windows: tuple[Window, ...]) -> _Measured:
-    axes = summarize(scores, run.documents, gate.level)
-    text = _text_facts(run, scores, windows)
-    ratio, kernels = axes.perplexity.ratio, run.candidate.kernels
-    return _Measured(axes, text, gate, judge(gate, text, axes.divergence.mean, ratio, kernels))
+    with _working(chosen.work), _opened(source) as one, _opened(candidate) as other:
+        return _evaluate(_Comparison.of(one, other, chosen), axes, progress)
 
 
 @contextmanager
@@ -233,80 +124,181 @@ def _opened(path: Path) -> Iterator[Subject]:
         subject.model.checkpoint.close()
 
 
-def _threads(settings: EvaluationSettings) -> int:
-    return settings.threads or available_cores()
+@contextmanager
+def _working(work: Path | None) -> Iterator[None]:
+    """Make a work folder and hold it for this run alone."""
+    with nullcontext() if work is None else claimed(work):
+        if work is not None:
+            try:
+                work.mkdir(exist_ok=True)
+            except OSError as error:
+                raise OutputError(
+                    f"{work} cannot be written ({error.strerror}); choose another --work."
+                ) from error
+        yield
 
 
-def _windows(
-    source: Subject, documents: Documents, settings: EvaluationSettings
-) -> tuple[Window, ...]:
-    tokenizer = source.tokenizer
-    found = cut_windows(
-        documents,
-        lambda text: tokenizer.encode(text, add_special=False),
-        tokenizer.behaviour.prefix,
-        length=settings.window_tokens,
-        limit=settings.windows,
-    )
-    if not found:
-        raise UsageError(
-            f"The text '{documents.name}' has no document of at least four tokens; give more text."
+@dataclass(frozen=True)
+class _Comparison:
+    """Two models that are one, and how they are run."""
+
+    source: Subject
+    candidate: Subject
+    identity: Identity
+    settings: EvaluationSettings
+    kernels: Mapping[Role, tuple[KernelRecord, ...]]
+    floor: Floor | None
+
+    @classmethod
+    def of(cls, source: Subject, candidate: Subject, settings: EvaluationSettings) -> _Comparison:
+        """Check that they are one model, and choose their kernels; nothing is loaded."""
+        identity = check_identity(source, candidate)
+        kernels = {
+            Role.SOURCE: planned_kernels(source.model, settings.run_settings()),
+            Role.CANDIDATE: planned_kernels(candidate.model, settings.candidate_settings()),
+        }
+        floor = floor_of(settings.run_settings(), kernels[Role.SOURCE]) if settings.floor else None
+        return cls(source, candidate, identity, settings, kernels, floor)
+
+    def arms(self) -> Arms:
+        """Return what the axes run on."""
+        digest = content_digest(self.source.model.checkpoint)
+        parties: dict[Role, Party] = {
+            Role.SOURCE: local_party(self.source, self.settings.run_settings(), digest)
+        }
+        if self.floor is not None:
+            parties[Role.FLOOR] = local_party(self.source, self.floor.settings, digest)
+        parties[Role.CANDIDATE] = local_party(
+            self.candidate,
+            self.settings.candidate_settings(),
+            content_digest(self.candidate.model.checkpoint),
         )
-    return found
+        return Arms(parties, self.settings.work)
 
 
-def _counted(progress: Progress, total: int) -> Callable[[], None]:
-    """Return a function that reports one window more each time it is called."""
-    done = itertools.count(1)
-    return lambda: progress(next(done), total)
-
-
-def _text_facts(run: _Measuring, scores: Scores, windows: tuple[Window, ...]) -> TextFacts:
-    return TextFacts(
-        name=run.documents.name,
-        sha256=run.documents.sha256,
-        documents=len({window.document for window in windows}),
-        windows=len(windows),
-        window_tokens=run.settings.window_tokens,
-        tokens=sum(len(window.tokens) for window in windows),
-        positions=len(scores.owners),
-        bos=describe_prefix(run.subject.tokenizer),
+def _evaluate(found: _Comparison, axes: Sequence[Axis], progress: Progress) -> Evaluation:
+    started = time.perf_counter()
+    settings, source, candidate = found.settings, found.source, found.candidate
+    results, gate = _measure(found.arms(), settings, axes, progress)
+    results = waived(results, gate)
+    judgements, verdict = judge(results, gate)
+    facts = model_facts(source.model)
+    errors = tensor_errors(source.model, candidate.model)
+    kernels = found.kernels
+    return Evaluation(
+        source=facts,
+        candidate=model_facts(candidate.model),
+        identity=found.identity,
+        arms=tuple(_arm_facts(found)),
+        axes=results,
+        gate=gate,
+        judgements=judgements,
+        verdict=verdict,
+        tensors=errors,
+        source_kernels=kernels[Role.SOURCE],
+        candidate_kernels=kernels[Role.CANDIDATE],
+        conditions=conditions(
+            kernels[Role.CANDIDATE],
+            settings.threads or available_cores(),
+            settings.executor,
+            kv=settings.kv.value,
+            rotated_keys=settings.rotate_keys,
+        ),
+        notes=tuple(_notes(found, facts, errors)),
+        seconds=time.perf_counter() - started,
     )
 
 
-def _cache_notes(settings: EvaluationSettings) -> tuple[str, ...]:
-    if settings.kv is CacheType.F16 and not settings.rotate_keys:
-        return ()
-    rotated = ", its keys rotated" if settings.rotate_keys else ""
-    return (
-        f"The candidate ran on a KV cache of {settings.kv.value}{rotated}, the source on one of "
-        "f16: the figures count what that cache loses too.",
+def _measure(
+    arms: Arms, settings: EvaluationSettings, axes: Sequence[Axis], progress: Progress
+) -> tuple[tuple[AxisResult, ...], Gate]:
+    """Run the axes, after a short look if that is asked for; return what judges them, too."""
+    gate = settings.gate
+    require_axes(gate, [axis.name for axis in axes])
+    if not settings.screen:
+        return _run(arms, axes, progress), gate
+    early = replaced(at_look(gate, 0, 2), waive=())  # of findings of axes that are not looked at
+    looked = _run(arms, settings.screen, progress)
+    if judge(looked, early)[1].outcome is Outcome.REJECT:
+        return looked, early
+    return _run(arms, axes, progress), at_look(gate, 1, 2)
+
+
+def _run(arms: Arms, axes: Sequence[Axis], progress: Progress) -> tuple[AxisResult, ...]:
+    return tuple(
+        axis.run(arms, _numbered(progress, number, len(axes)))
+        for number, axis in enumerate(axes, start=1)
     )
 
 
-def _notes(
-    facts: ModelFacts, source: Runner, candidate: Runner, errors: tuple[TensorError, ...]
-) -> tuple[str, ...]:
-    notes = [
-        f"Not run as stored, in the {name}: {fallback}"
-        for name, runner in (("source", source), ("candidate", candidate))
-        for fallback in kernel_fallbacks(runner.kernels)
-    ]
+def _numbered(progress: Progress, number: int, count: int) -> Callable[[str, int, int], None]:
+    """Say of how many axes this is which, where there are several."""
+    if count == 1:
+        return progress
+    return lambda what, done, total: progress(f"{what} (axis {number} of {count})", done, total)
+
+
+def _arm_facts(found: _Comparison) -> Iterator[ArmFacts]:
+    run = {
+        Role.SOURCE: "as the model says",
+        Role.FLOOR: None if found.floor is None else f"the source, {found.floor.words}",
+        Role.CANDIDATE: _candidate_words(found.settings),
+    }
+    subjects = {Role.CANDIDATE: found.candidate}
+    for role, words in run.items():
+        if words is not None:
+            subject = subjects.get(role, found.source)
+            template = subject.chat_template
+            yield ArmFacts(
+                role=role.value,
+                run=words,
+                begins=describe_prefix(subject.tokenizer),
+                template="" if template is None else ChatTemplate(template).digest,
+            )
+
+
+def _candidate_words(settings: EvaluationSettings) -> str:
+    parts = []
+    if settings.activations is not None:
+        parts.append(f"activations {settings.activations.value}")
+    if settings.kv is not CacheType.F16:
+        parts.append(f"keys and values in {settings.kv.value}")
+    if settings.rotate_keys:
+        parts.append("keys rotated")
+    return ", ".join(parts) or "as the model says"
+
+
+def _notes(found: _Comparison, facts: ModelFacts, errors: tuple[TensorError, ...]) -> Iterator[str]:
+    """Yield what a reader must know to read the figures rightly."""
+    source, candidate = found.source, found.candidate
+    if origin := origin_note(source, candidate):
+        yield origin
+    yield from _cache_notes(found.settings)
+    yield from dict.fromkeys((*source.model.checkpoint.notes, *candidate.model.checkpoint.notes))
+    for name, kernels in (("source", Role.SOURCE), ("candidate", Role.CANDIDATE)):
+        for fallback in kernel_fallbacks(found.kernels[kernels]):
+            yield f"Not run as stored, in the {name}: {fallback}"
     kept = [e for e in errors if e.relative_error == 0.0 and e.source_format == e.candidate_format]
     if kept and len(kept) < len(errors):
-        notes.append(
-            f"{len(kept)} of the {len(errors)} matrices are stored exactly as the source has them."
-        )
+        yield f"{len(kept)} of {len(errors)} matrices are stored exactly as the source has them."
     if facts.quantized:
         widest = max(facts.formats, key=lambda share: share.weights)
-        notes.append(
+        yield (
             f"The source is itself quantized ({widest.format}, {facts.bits_per_weight:.2f} bits "
             "per weight): these figures say what the candidate loses against that file, not "
             "against the model that the file was made from."
         )
-    if any(kernel.activations != "f32" for kernel in source.kernels):
-        notes.append(
+    if any(kernel.activations != "f32" for kernel in found.kernels[Role.SOURCE]):
+        yield (
             "The source's integer layers round their inputs to 8 bits, as they do in use; that "
             "rounding belongs to the source and is not counted against the candidate."
         )
-    return tuple(notes)
+
+
+def _cache_notes(settings: EvaluationSettings) -> Iterator[str]:
+    if settings.kv is not CacheType.F16 or settings.rotate_keys:
+        rotated = ", its keys rotated" if settings.rotate_keys else ""
+        yield (
+            f"The candidate ran on a KV cache of {settings.kv.value}{rotated}, the source on one "
+            "of f16: the figures count what that cache loses too."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TypeVar
 
 import msgspec
@@ -33,9 +34,27 @@ def from_json(kind: type[RecordT], text: bytes, *, name: str) -> RecordT:
         name: what the text is called in an error, usually its path.
 
     Raises:
-        BadFileError: the JSON is malformed, lacks a field, or has one that `kind` does not know.
+        BadFileError: the JSON is malformed, lacks a field, or has one that `kind` does not know;
+            of a record of another version, that it is one.
     """
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        _refuse_other_version(kind, text, name)
         raise BadFileError(f"{name} is not a valid {kind.__name__} record: {error}.") from error
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def _refuse_other_version(kind: type[Record], text: bytes, name: str) -> None:
+    """Say of a record that cannot be read that another version of fewbit wrote it, if so."""
+    wanted = next((f.default for f in msgspec.structs.fields(kind) if f.name == "version"), None)
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        found = msgspec.json.decode(text, type=_Versioned).version
+        if wanted not in (None, found):
+            raise BadFileError(
+                f"{name} is a {kind.__name__} record of version {found}, and this fewbit reads "
+                f"version {wanted}; make it again, or read it with the fewbit that wrote it."
+            )

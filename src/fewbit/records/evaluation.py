@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from fewbit.records.base import Record
 from fewbit.records.conditions import Conditions
-from fewbit.records.interval import Interval
+from fewbit.records.gate import Gate, Judgement, Verdict
 from fewbit.records.kernels import KernelRecord
-from fewbit.records.language import (
-    Divergence,
-    DocumentScore,
-    HistogramBin,
-    Perplexity,
-    TextFacts,
-)
+from fewbit.records.language import LanguageDetails
+from fewbit.records.measurement import AxisResult
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
 from fewbit.records.scan import TensorError
 
-EVALUATION_VERSION = 1
+EVALUATION_VERSION = 2
 
 
 class IdentityCheck(Record, frozen=True, kw_only=True):
@@ -45,37 +40,17 @@ class Identity(Record, frozen=True, kw_only=True):
     declared: tuple[DeclaredChange, ...] = ()
 
 
-class Gate(Record, frozen=True, kw_only=True):
-    """The margins. A margin is met when the whole interval lies under it."""
+class ArmFacts(Record, frozen=True, kw_only=True):
+    """How one arm was run."""
 
-    mean_divergence: float = 0.05
-    """Largest mean KL(source || candidate) in nats."""
-    perplexity_ratio: float = 1.03
-    """Largest perplexity of the candidate over the source's."""
-    level: float = 0.95
-    """Confidence level of the intervals."""
-    minimum_documents: int = 12
-    minimum_positions: int = 1024
-
-
-class Axis(Record, frozen=True, kw_only=True):
-    """One judged figure."""
-
-    name: str
-    figure: Interval | None
-    margin: float | None
-    outcome: Outcome
-    reason: str
-    """One sentence."""
-
-
-class Verdict(Record, frozen=True, kw_only=True):
-    """The judged axes and what follows from them."""
-
-    outcome: Outcome
-    axes: tuple[Axis, ...]
-    reasons: tuple[str, ...]
-    """Sentences, the deciding ones first."""
+    role: str
+    """`source`, `floor` or `candidate`."""
+    run: str
+    """In words; of the floor, in what it differs from the source."""
+    begins: str = ""
+    """What is put before a text, in words; it is there once."""
+    template: str = ""
+    """The SHA-256 of the chat template; empty where there is none."""
 
 
 class Evaluation(Record, frozen=True, kw_only=True):
@@ -84,24 +59,33 @@ class Evaluation(Record, frozen=True, kw_only=True):
     version: int = EVALUATION_VERSION
     source: ModelFacts
     candidate: ModelFacts
+    """Of a model behind an endpoint little is known, and nothing of its bytes, which are 0."""
     identity: Identity
-    text: TextFacts
-    divergence: Divergence
-    reverse_divergence: Divergence
-    histogram: tuple[HistogramBin, ...]
-    perplexity: Perplexity
-    agreement: Interval
-    """Share of positions at which both rank the same token first."""
-    documents: tuple[DocumentScore, ...]
+    arms: tuple[ArmFacts, ...]
+    axes: tuple[AxisResult, ...]
+    """In the order in which they ran."""
+    gate: Gate
+    """The margins as they were declared."""
+    judgements: tuple[Judgement, ...]
+    verdict: Verdict
     tensors: tuple[TensorError, ...]
     source_kernels: tuple[KernelRecord, ...]
     candidate_kernels: tuple[KernelRecord, ...]
     conditions: Conditions
-    gate: Gate
-    verdict: Verdict
+    """The candidate's."""
     notes: tuple[str, ...] = ()
-    """What a reader must know to read the figures rightly."""
+    """What a reader must know to read the figures rightly; the axes have their own."""
     seconds: float
+
+    @property
+    def language(self) -> LanguageDetails | None:
+        """What the axis of language told, where it ran."""
+        found = (axis.details for axis in self.axes)
+        return next((d for d in found if isinstance(d, LanguageDetails)), None)
+
+    def judgement(self, name: str) -> Judgement | None:
+        """Return what was said of a slice, as `language/kl`; None where it was not measured."""
+        return next((found for found in self.judgements if found.slice == name), None)
 
 
 class Attempt(Record, frozen=True, kw_only=True):

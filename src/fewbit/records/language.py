@@ -65,6 +65,19 @@ class Perplexity(Record, frozen=True, kw_only=True):
     """Candidate over source; the interval is of the ratio itself, document by document."""
 
 
+class WindowScores(Record, frozen=True, kw_only=True):
+    """Every scored position of one window, in order; kept, and no part of a report."""
+
+    divergence: tuple[float, ...]
+    """KL(source || other) in nats."""
+    reverse_divergence: tuple[float, ...]
+    source_loss: tuple[float, ...]
+    """Negative log-likelihoods of the token that follows, in nats."""
+    candidate_loss: tuple[float, ...]
+    """Of whichever arm was run beside the source."""
+    agreement: tuple[bool, ...]
+
+
 class LanguageDetails(Record, frozen=True, kw_only=True, tag="language"):
     """What a reader may look up of the divergence on a text."""
 

@@ -112,11 +112,15 @@ def _making(manifest: Manifest) -> list[str]:
 def _quality(evaluation: Evaluation | None) -> list[str]:
     if evaluation is None:
         return ["Not measured. `fewbit eval` compares it with its source."]
-    found = evaluation
-    return [
-        f"- mean KL(source || model): {describe(found.divergence.mean)} nats per position",
-        f"- perplexity over the source's: {describe(found.perplexity.ratio)}",
-        f"- same first choice: {describe(found.agreement)}",
-        f"- verdict: {found.verdict.outcome.name}, on {found.text.positions} positions of "
-        f"{found.text.name} ({found.text.windows} windows of {found.text.window_tokens} tokens)",
-    ]
+    verdict, told = evaluation.verdict, evaluation.language
+    lines = [f"- verdict: {verdict.outcome.name}"]
+    for found in evaluation.judgements:
+        margin = "" if found.margin is None else f", margin {found.margin:g}"
+        lines.append(f"- {found.slice}: {describe(found.figure, found.margin)}{margin}")
+    if told is not None:
+        lines += [
+            f"- same first choice: {describe(told.agreement)}",
+            f"- text: {told.text.positions} positions of {told.text.name} ({told.text.windows} "
+            f"windows of {told.text.window_tokens} tokens)",
+        ]
+    return lines
