@@ -88,9 +88,13 @@ def test_likelihoods_are_those_of_each_sequence_alone(loaded, context):
 
 
 def test_a_greedy_continuation_is_found_to_be_one(loaded):
-    answer = answers(loaded, [Ask("a", "the", 6)])["a"]
-    assert answer.tokens == 6
-    found = EngineAnswerer(loaded).likelihoods("the", [answer.text, "zzz"])
+    given = loaded.text_prompt("the")
+    greedy = list(given)
+    for _ in range(3):
+        row = next(loaded.runner.score(greedy, len(greedy) - 1))[0, : loaded.vocabulary]
+        greedy.append(int(row.argmax()))
+    other = [*greedy[:-1], greedy[-1] - 1]
+    found = likelihoods(Scoring(loaded.runner, loaded.vocabulary), given, [greedy, other])
     assert [likelihood.greedy for likelihood in found] == [True, False]
 
 

@@ -22,7 +22,7 @@ from fewbit.evaluate.axis import Axis, Progress
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.floor import Floor, floor_of
 from fewbit.evaluate.gate import judge, waived
-from fewbit.evaluate.gate_file import find_gate, require_axes
+from fewbit.evaluate.gate_file import find_gate
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
 from fewbit.evaluate.sequential import at_look
 from fewbit.evaluate.subject import open_subject
@@ -214,7 +214,6 @@ def _measure(
 ) -> tuple[tuple[AxisResult, ...], Gate]:
     """Run the axes, after a short look if that is asked for; return what judges them, too."""
     gate = settings.gate
-    require_axes(gate, [axis.name for axis in axes])
     if not settings.screen:
         return _run(arms, axes, progress), gate
     early = replaced(at_look(gate, 0, 2), waive=())  # of findings of axes that are not looked at

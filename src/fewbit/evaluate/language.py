@@ -75,7 +75,7 @@ class LanguageAxis:
         tokenizer = self._prepared(arms)
         windows = self._cut(tokenizer)
         others = [role for role in arms.roles if role is not Role.SOURCE]
-        kept = {role: _kept(arms, role) for role in others}
+        kept: dict[Role, Kept] = {role: _kept(arms, role) for role in others}
         self._score(arms, kept, windows, progress)
         scores = {role: _scores(kept[role], windows) for role in others}
         found = {role: summarize(s, self.documents, self.level) for role, s in scores.items()}
