@@ -1,0 +1,148 @@
+"""Figures along something, and distributions with all that lies in their tails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from fewbit.records.drawn import Band, Curve, Distribution
+from fewbit.records.figures import number
+from fewbit.report.svg import (
+    NOTHING,
+    Box,
+    LogScale,
+    Scale,
+    drawing,
+    even_ticks,
+    line,
+    mark,
+    path,
+    rect,
+    text,
+)
+
+_TOP, _FLOOR, _HEIGHT = 22, 150, 184
+_BINS = 48
+
+
+def curve_chart(curve: Curve) -> Markup:
+    """Draw each band's mean as a step with its interval, and the noise floor dashed."""
+    if not curve.bands:
+        return NOTHING
+    most = max(_highest(band) for band in curve.bands)
+    least = min(0.0, *(_lowest(band) for band in curve.bands))
+    down = Scale(least, most or 1.0, _FLOOR, _TOP + 8)
+    wide = 100 / len(curve.bands)
+    parts: list[Markup] = []
+    for tick in even_ticks(least, most, 4):
+        parts += [line(0, down(tick), 100, down(tick), "grid")]
+        parts += [text(0, down(tick) - 3, f"{tick:.3g}", "start")]
+    for i, band in enumerate(curve.bands):
+        parts += _band(band, Box(i * wide, 0, wide, 0), down, curve.unit)
+    parts.append(line(0, _FLOOR, 100, _FLOOR, "axis"))
+    parts += _edges(curve.bands, wide)
+    parts.append(text(100, _HEIGHT - 2, curve.across, "end"))
+    parts.append(text(100, 12, curve.unit, "end"))
+    return drawing(_HEIGHT, f"{curve.title}: {curve.unit} along {curve.across}", parts)
+
+
+def distribution_chart(arms: Sequence[Distribution]) -> Markup:
+    """Draw two arms back to back on a logarithmic scale, one above the line and one below.
+
+    A bar's height is the root of its count: one stall among ten thousand gaps is still seen.
+    """
+    shown = [arm for arm in arms[:2] if any(v > 0 for v in arm.values)]
+    if not shown:
+        return NOTHING
+    values = [v for arm in shown for v in arm.values if v > 0]
+    low, high = min(values) / 1.1, max(values) * 1.1
+    x, middle, reach = LogScale(low, high, 0, 100), 84, 62
+    counts = [_counted(arm.values, x) for arm in shown]
+    most = max(max(found) for found in counts)
+    parts: list[Markup] = []
+    for tick in x.ticks():
+        anchor = "start" if x(tick) < 6 else "end" if x(tick) > 94 else "middle"
+        parts += [line(x(tick), _TOP, x(tick), 2 * middle - _TOP, "grid")]
+        parts += [text(x(tick), 2 * middle + 4, _amount(tick, shown[0].unit), anchor)]
+    for side, (arm, found) in enumerate(zip(shown, counts, strict=True)):
+        parts += _bars(arm, found, Box(middle, reach, most, side), x)
+        parts.append(text(100, 13 if side == 0 else 2 * middle - 12, arm.arm, "end", "strong"))
+    parts.append(line(0, middle, 100, middle, "axis"))
+    said = " above, ".join(arm.arm for arm in shown) + (" below" if len(shown) > 1 else "")
+    return drawing(2 * middle + 10, f"{shown[0].title}: {said}", parts)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that so large a share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
+def amount(value: float, unit: str) -> str:
+    """Return a value in its unit; seconds below one in milliseconds."""
+    if unit == "seconds":
+        return f"{1e3 * value:.4g} ms" if abs(value) < 1 else f"{value:.4g} s"
+    return f"{number(value)} {unit}".strip()
+
+
+_amount = amount
+
+
+def _band(band: Band, place: Box, down: Scale, unit: str) -> list[Markup]:
+    left, wide, middle = place.x, place.wide, place.x + place.wide / 2
+    upper, lower = down(_highest(band)), down(_lowest(band))
+    hint = f"{band.low:g} to {_end(band)}: {number(band.figure.value)} {unit}, {band.count:,} of them"
+    parts = [rect(Box(left + 0.08 * wide, upper, 0.84 * wide, max(lower - upper, 1)), "spread", hint)]
+    y = down(band.figure.value)
+    parts.append(line(left + 0.08 * wide, y, left + 0.92 * wide, y, "step"))
+    if band.floor is not None:
+        y = down(band.floor)
+        parts.append(line(left + 0.08 * wide, y, left + 0.92 * wide, y, "floor"))
+    return [*parts, text(middle, _FLOOR + 30, "", "middle")] if False else parts
+
+
+def _edges(bands: Sequence[Band], wide: float) -> list[Markup]:
+    every = max(1, math.ceil(len(bands) / 8))
+    return [
+        text(i * wide, _FLOOR + 16, f"{band.low:g}", "middle" if i else "start")
+        for i, band in enumerate(bands)
+        if i % every == 0
+    ]
+
+
+def _end(band: Band) -> str:
+    return "the end" if band.high is None else f"{band.high:g}"
+
+
+def _highest(band: Band) -> float:
+    high = band.figure.value if band.figure.high is None else band.figure.high
+    return max(high, band.floor or 0.0)
+
+
+def _lowest(band: Band) -> float:
+    low = band.figure.value if band.figure.low is None else band.figure.low
+    return low if band.floor is None else min(low, band.floor)
+
+
+def _counted(values: Sequence[float], x: LogScale) -> list[int]:
+    counts = [0] * _BINS
+    for value in values:
+        if value > 0:
+            counts[min(_BINS - 1, int(x(value) / 100 * _BINS))] += 1
+    return counts
+
+
+def _bars(arm: Distribution, counts: Sequence[int], place: Box, x: LogScale) -> list[Markup]:
+    """Draw bars from the line upwards (side 0) or downwards."""
+    middle, reach, most, side = place
+    parts, wide = [], 100 / _BINS
+    for i, count in enumerate(counts):
+        if not count:
+            continue
+        tall = max(2.0, reach * math.sqrt(count / most))
+        y = middle + 1 if side else middle - 1 - tall
+        kind = "bar below" if side else "bar above"
+        parts.append(rect(Box(i * wide + 0.1, y, wide - 0.2, tall), kind, f"{arm.arm}: {count}"))
+    return parts
