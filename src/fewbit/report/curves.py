@@ -17,8 +17,6 @@ from fewbit.report.svg import (
     drawing,
     even_ticks,
     line,
-    mark,
-    path,
     rect,
     text,
 )
@@ -65,9 +63,9 @@ def distribution_chart(arms: Sequence[Distribution]) -> Markup:
     for tick in x.ticks():
         anchor = "start" if x(tick) < 6 else "end" if x(tick) > 94 else "middle"
         parts += [line(x(tick), _TOP, x(tick), 2 * middle - _TOP, "grid")]
-        parts += [text(x(tick), 2 * middle + 4, _amount(tick, shown[0].unit), anchor)]
+        parts += [text(x(tick), 2 * middle + 4, amount(tick, shown[0].unit), anchor)]
     for side, (arm, found) in enumerate(zip(shown, counts, strict=True)):
-        parts += _bars(arm, found, Box(middle, reach, most, side), x)
+        parts += _bars(arm, found, reach / math.sqrt(most), middle + 1 if side else 1 - middle)
         parts.append(text(100, 13 if side == 0 else 2 * middle - 12, arm.arm, "end", "strong"))
     parts.append(line(0, middle, 100, middle, "axis"))
     said = " above, ".join(arm.arm for arm in shown) + (" below" if len(shown) > 1 else "")
@@ -87,11 +85,8 @@ def amount(value: float, unit: str) -> str:
     return f"{number(value)} {unit}".strip()
 
 
-_amount = amount
-
-
 def _band(band: Band, place: Box, down: Scale, unit: str) -> list[Markup]:
-    left, wide, middle = place.x, place.wide, place.x + place.wide / 2
+    left, wide = place.x, place.wide
     upper, lower = down(_highest(band)), down(_lowest(band))
     hint = f"{band.low:g} to {_end(band)}: {number(band.figure.value)} {unit}, {band.count:,} of them"
     parts = [rect(Box(left + 0.08 * wide, upper, 0.84 * wide, max(lower - upper, 1)), "spread", hint)]
@@ -100,7 +95,7 @@ def _band(band: Band, place: Box, down: Scale, unit: str) -> list[Markup]:
     if band.floor is not None:
         y = down(band.floor)
         parts.append(line(left + 0.08 * wide, y, left + 0.92 * wide, y, "floor"))
-    return [*parts, text(middle, _FLOOR + 30, "", "middle")] if False else parts
+    return parts
 
 
 def _edges(bands: Sequence[Band], wide: float) -> list[Markup]:
@@ -134,15 +129,14 @@ def _counted(values: Sequence[float], x: LogScale) -> list[int]:
     return counts
 
 
-def _bars(arm: Distribution, counts: Sequence[int], place: Box, x: LogScale) -> list[Markup]:
-    """Draw bars from the line upwards (side 0) or downwards."""
-    middle, reach, most, side = place
+def _bars(arm: Distribution, counts: Sequence[int], root: float, from_: float) -> list[Markup]:
+    """Draw bars downwards from a height, or upwards from one that is given as negative."""
     parts, wide = [], 100 / _BINS
+    kind = "bar above" if from_ < 0 else "bar below"
     for i, count in enumerate(counts):
-        if not count:
-            continue
-        tall = max(2.0, reach * math.sqrt(count / most))
-        y = middle + 1 if side else middle - 1 - tall
-        kind = "bar below" if side else "bar above"
-        parts.append(rect(Box(i * wide + 0.1, y, wide - 0.2, tall), kind, f"{arm.arm}: {count}"))
+        if count:
+            tall = max(2.0, root * math.sqrt(count))
+            y = -from_ - tall if from_ < 0 else from_
+            box = Box(i * wide + 0.1, y, wide - 0.2, tall)
+            parts.append(rect(box, kind, f"{arm.arm}: {count}"))
     return parts

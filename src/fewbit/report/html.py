@@ -13,19 +13,32 @@ from markupsafe import Markup
 
 from fewbit import __version__
 from fewbit.records.certificate import Certificate
-from fewbit.records.evaluation import Attempt, CompressReport, Evaluation
+from fewbit.records.evaluation import Attempt, CompressReport, DeclaredChange, Evaluation
 from fewbit.records.figures import describe, number, size
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
-from fewbit.report import charts
+from fewbit.records.outcome import Outcome
+from fewbit.report import charts, curves, frontier, strips, svg
+from fewbit.report.view import MEANS, view_of
 
 _CHARTS = SimpleNamespace(
-    interval=charts.interval_chart,
+    strip=strips.strip_chart,
+    strip_axis=strips.strip_axis,
+    flips=strips.flip_chart,
+    curve=curves.curve_chart,
+    distribution=curves.distribution_chart,
     histogram=charts.histogram_chart,
     layers=charts.layer_chart,
     size=charts.size_chart,
-    frontier=charts.frontier_chart,
+    frontier=frontier.frontier_chart,
 )
+_LOOP_MEANS = {
+    Outcome.ACCEPT: "An accepted artefact was written. The command ends with 0.",
+    Outcome.REJECT: "No recipe was accepted, and no model was written. The command ends with 3.",
+    Outcome.INCONCLUSIVE: "No recipe was accepted, and for some the evidence did not suffice. The "
+    "command ends with 4.",
+}
+_UNKNOWN = "not measured"
 
 
 @dataclass(frozen=True)
@@ -39,16 +52,35 @@ class KernelRow:
     count: int
 
 
+@dataclass(frozen=True)
+class AttemptRow:
+    """A recipe that was tried, and its two figures as a table has them."""
+
+    attempt: Attempt
+    divergence: Markup | str
+    perplexity: Markup | str
+
+
 def evaluation_page(evaluation: Evaluation) -> str:
     """Return an evaluation as a page of its own."""
     title = f"{evaluation.verdict.outcome.value}: {evaluation.candidate.name}"
-    return _render("evaluation.html.j2", title, e=evaluation)
+    return _render("evaluation.html.j2", title, e=evaluation, view=view_of(evaluation))
 
 
 def compress_page(report: CompressReport) -> str:
     """Return all attempts of one compression, with the accepted or best one in full."""
     title = f"{report.outcome.value}: {report.source.name} compressed"
-    return _render("compress.html.j2", title, r=report, shown=shown_attempt(report))
+    shown = shown_attempt(report)
+    return _render(
+        "compress.html.j2",
+        title,
+        r=report,
+        shown=shown,
+        view=None if shown is None else view_of(shown.evaluation),
+        attempts=[_attempt_row(attempt) for attempt in report.attempts],
+        tried=tried_recipes(report),
+        margin=_margin(report),
+    )
 
 
 def certificate_page(certificate: Certificate) -> str:
@@ -60,14 +92,47 @@ def certificate_page(certificate: Certificate) -> str:
 def shown_attempt(report: CompressReport) -> Attempt | None:
     """Return the accepted attempt, else the one of least divergence, None without attempts."""
     accepted = [a for a in report.attempts if a.recipe == report.accepted]
-    by_divergence = sorted(report.attempts, key=lambda a: a.evaluation.divergence.mean.value)
+    by_divergence = sorted(report.attempts, key=_divergence)
     return next(iter([*accepted, *by_divergence]), None)
+
+
+def tried_recipes(report: CompressReport) -> list[frontier.Tried]:
+    """Return the attempts with a divergence as places on the chart of size against divergence."""
+    found = []
+    for attempt in report.attempts:
+        e, kl = attempt.evaluation, attempt.evaluation.judgement("language/kl")
+        if kl is not None:
+            outcome = e.verdict.outcome
+            found.append(
+                frontier.Tried(attempt.recipe, e.candidate.bytes, kl.figure, outcome)
+            )
+    return found
 
 
 def kernel_rows(kernels: Iterable[KernelRecord]) -> list[KernelRow]:
     """Return the kernels in use, each once, the most used first."""
     counts = Counter((k.format, k.kernel, k.activations, k.note) for k in kernels)
     return [KernelRow(*key, count) for key, count in counts.most_common()]
+
+
+def _attempt_row(attempt: Attempt) -> AttemptRow:
+    names = ("language/kl", "language/perplexity")
+    kl, perplexity = (attempt.evaluation.judgement(name) for name in names)
+    return AttemptRow(
+        attempt,
+        _UNKNOWN if kl is None else _cell(kl.figure, kl.margin),
+        _UNKNOWN if perplexity is None else _cell(perplexity.figure, perplexity.margin),
+    )
+
+
+def _divergence(attempt: Attempt) -> float:
+    kl = attempt.evaluation.judgement("language/kl")
+    return float("inf") if kl is None else kl.figure.value
+
+
+def _margin(report: CompressReport) -> float | None:
+    found = (a.evaluation.judgement("language/kl") for a in report.attempts)
+    return next((kl.margin for kl in found if kl is not None), None)
 
 
 def _render(template: str, title: str, **values: object) -> str:
@@ -78,11 +143,20 @@ def _render(template: str, title: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals.update(charts=_CHARTS, icon=svg.icon)
     environment.filters.update(
-        size=size, number=number, interval=_cell, bounds=_bounds, by_kernel=kernel_rows
+        size=size,
+        number=number,
+        interval=_cell,
+        by_kernel=kernel_rows,
+        count="{:,}".format,
+        kind=lambda block: type(block).__name__,
+        means=MEANS.__getitem__,
+        loop_means=_LOOP_MEANS.__getitem__,
+        declared=_declared,
     )
     page = environment.get_template(template)
-    return page.render(title=title, version=__version__, charts=_CHARTS, **values)
+    return page.render(title=title, version=__version__, **values)
 
 
 def _cell(figure: Interval, margin: float | None = None) -> Markup:
@@ -91,8 +165,5 @@ def _cell(figure: Interval, margin: float | None = None) -> Markup:
     return Markup("{}<small>{}</small>").format(value, bounds)
 
 
-def _bounds(figure: Interval, margin: float | None = None) -> str:
-    if figure.low is None or figure.high is None:
-        return "no interval on so few documents"
-    level = f"{figure.level:.0%}"
-    return f"{level}: {number(figure.low, margin)} to {number(figure.high, margin)}"
+def _declared(change: DeclaredChange) -> tuple[str, str]:
+    return change.slot, change.change

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fewbit.records.evaluation import CompressReport, Evaluation
+from fewbit.records.evaluation import Attempt, CompressReport, Evaluation
 from fewbit.records.figures import describe, size
-from fewbit.records.interval import Interval
+from fewbit.records.gate import Judgement
+from fewbit.records.language import LanguageDetails
+from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
+from fewbit.report.judged import Row, rows_of
 
 _COLOURS = {Outcome.ACCEPT: "green", Outcome.REJECT: "red", Outcome.INCONCLUSIVE: "yellow"}
+_NARROW = 100
+"""Columns under which a judgement takes two lines instead of a row of a table."""
 
 
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
-    """Print an evaluation: figures, conditions, notes, and the verdict last."""
+    """Print an evaluation: judged figures, findings, conditions, notes, and the verdict last."""
     source, candidate = evaluation.source, evaluation.candidate
-    console.print(f"[bold]{escape(candidate.name)}[/] against [bold]{escape(source.name)}[/]")
-    console.print(_figures(evaluation))
-    text, conditions = evaluation.text, evaluation.conditions
     console.print(
-        f"On {escape(text.name)}: {text.documents} documents, {text.positions:,} scored positions; "
-        f"{escape(conditions.cpu)}, {conditions.isa}, activations {conditions.activations}, "
-        f"{conditions.threads} threads, {conditions.kv} KV cache; "
-        f"{evaluation.seconds:.1f} s.",
-        style="dim",
+        f"[bold]{escape(candidate.name)}[/] against [bold]{escape(source.name)}[/], "
+        f"{_size(evaluation)}",
         highlight=False,
     )
-    _print_notes(evaluation.notes, console)
+    print_rows(rows_of(evaluation.judgements, evaluation.axes), console)
+    for axis in evaluation.axes:
+        _print_findings(axis, console)
+    for line in (*_texts(evaluation.axes), _conditions(evaluation)):
+        console.print(escape(line), style="dim", highlight=False)
+    notes = (*evaluation.notes, *(note for axis in evaluation.axes for note in axis.notes))
+    _print_notes(tuple(dict.fromkeys(notes)), console)
     print_verdict(evaluation.verdict.outcome, evaluation.verdict.reasons, console)
+
+
+def print_rows(rows: Sequence[Row], console: Console) -> None:
+    """Print judged figures, as a table where the terminal is wide enough for one."""
+    if console.width < _NARROW:
+        for row in rows:
+            _print_row(row, console)
+        return
+    table = Table("slice", box=None, header_style="dim", pad_edge=False)
+    for heading in ("found", "floor", "margin"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for row in rows:
+        floor = row.words(row.judgement.floor)
+        table.add_row(
+            escape(row.title),
+            escape(row.words(row.judged)),
+            escape(floor),
+            row.margin,
+            _said(row),
+        )
+    console.print(table)
 
 
 def print_compress(report: CompressReport, console: Console) -> None:
@@ -39,21 +68,15 @@ def print_compress(report: CompressReport, console: Console) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for attempt in report.attempts:
-        e = attempt.evaluation
-        table.add_row(
-            escape(attempt.recipe),
-            f"{size(e.candidate.bytes)}\n[dim]{e.candidate.bytes / report.source.bytes:.2f} x[/]",
-            _two_lines(e.divergence.mean, e.gate.mean_divergence),
-            _two_lines(e.perplexity.ratio, e.gate.perplexity_ratio),
-            _word(e.verdict.outcome),
-        )
+        table.add_row(*_attempt_cells(attempt, report))
     console.print(table)
     for attempt in report.attempts:
         for fallback in attempt.fallbacks:
             console.print(f"{escape(attempt.recipe)}: {escape(fallback)}", style="dim")
     for untried in report.untried:
         console.print(f"{escape(untried.recipe)} not tried: {escape(untried.reason)}", style="dim")
-    _print_notes(report.attempts[-1].evaluation.notes, console)
+    if report.attempts:
+        _print_notes(report.attempts[-1].evaluation.notes, console)
     print_verdict(report.outcome, report.reasons, console)
 
 
@@ -64,47 +87,83 @@ def print_verdict(outcome: Outcome, reasons: tuple[str, ...], console: Console) 
         console.print(f"  {escape(reason)}", highlight=False)
 
 
+def _print_row(row: Row, console: Console) -> None:
+    console.print(f"{_said(row)} {escape(row.title)}", highlight=False)
+    parts = [row.words(row.judged)]
+    parts += [f"floor {row.words(row.judgement.floor)}"] if row.judgement.floor else []
+    parts += [f"margin {row.margin}"] if row.margin else []
+    console.print(f"  {escape('; '.join(parts))}", highlight=False)
+
+
+def _print_findings(axis: AxisResult, console: Console) -> None:
+    """Print what failed or is waived in full, and of the rest how many passed."""
+    passed = [finding for finding in axis.findings if finding.passed]
+    for finding in axis.findings:
+        if not finding.passed:
+            word = "[yellow]waived[/]" if finding.waived else "[red]failed[/]"
+            waived = f" ({finding.waived})" if finding.waived else ""
+            console.print(
+                f"{word} {escape(finding.name)}: {escape(finding.found + waived)}", highlight=False
+            )
+    if passed:
+        names = ", ".join(finding.name for finding in passed)
+        console.print(f"[green]passed[/] {escape(names)}", highlight=False)
+
+
+def _attempt_cells(attempt: Attempt, report: CompressReport) -> list[str]:
+    e = attempt.evaluation
+    figures = [e.judgement(name) for name in ("language/kl", "language/perplexity")]
+    return [
+        escape(attempt.recipe),
+        f"{size(e.candidate.bytes)}\n[dim]{e.candidate.bytes / report.source.bytes:.2f} x[/]",
+        *(_two_lines(found) for found in figures),
+        _word(e.verdict.outcome),
+    ]
+
+
 def _print_notes(notes: tuple[str, ...], console: Console) -> None:
     for note in notes:
         console.print(f"Note: {escape(note)}", style="dim", highlight=False)
 
 
-def _figures(evaluation: Evaluation) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, figure in _rows(evaluation):
-        table.add_row(name, figure)
-    return table
+def _size(evaluation: Evaluation) -> str:
+    source, candidate = evaluation.source.bytes, evaluation.candidate.bytes
+    if not source or not candidate:
+        return "of unknown size"
+    return f"{size(source)} to {size(candidate)}, {candidate / source:.2f} of the source"
 
 
-def _rows(evaluation: Evaluation) -> list[tuple[str, str]]:
-    e, gate = evaluation, evaluation.gate
-    ratio = e.candidate.bytes / e.source.bytes
-    divergence, reverse = e.divergence, e.reverse_divergence
+def _texts(axes: Sequence[AxisResult]) -> list[str]:
+    texts = [axis.details.text for axis in axes if isinstance(axis.details, LanguageDetails)]
     return [
-        ("size", f"{size(e.source.bytes)} to {size(e.candidate.bytes)}, {ratio:.2f} of the source"),
-        (
-            "mean KL(source || candidate)",
-            f"{describe(divergence.mean, gate.mean_divergence)} nats",
-        ),
-        ("median, p99, largest", _spread(divergence.median, divergence.p99, divergence.maximum)),
-        ("mean KL(candidate || source)", f"{describe(reverse.mean)} nats"),
-        (
-            "perplexity",
-            f"{describe(e.perplexity.source)} to {describe(e.perplexity.candidate)}",
-        ),
-        ("perplexity ratio", describe(e.perplexity.ratio, gate.perplexity_ratio)),
-        ("same first token", describe(e.agreement)),
+        f"On {text.name}: {text.documents} documents, {text.positions:,} scored positions."
+        for text in texts
     ]
 
 
-def _spread(median: Interval, p99: Interval, maximum: float) -> str:
-    return f"{median.value:.4g}, {p99.value:.4g}, {maximum:.4g} nats"
+def _conditions(evaluation: Evaluation) -> str:
+    c = evaluation.conditions
+    return (
+        f"{c.cpu}, {c.isa}, activations {c.activations}, {c.threads} threads, {c.kv} KV cache; "
+        f"{evaluation.seconds:.1f} s."
+    )
 
 
-def _two_lines(figure: Interval, margin: float) -> str:
+def _two_lines(found: Judgement | None) -> str:
     """Return a figure and, under it, its bounds."""
-    value, _, bounds = describe(figure, margin).partition(" ")
+    if found is None:
+        return "[dim]not measured[/]"
+    value, _, bounds = describe(found.figure, found.margin).partition(" ")
     return f"{value}\n[dim]{escape(bounds)}[/]"
+
+
+def _said(row: Row) -> str:
+    outcome = row.judgement.outcome
+    if outcome is None:
+        return "[dim]not judged[/]"
+    needed = row.judgement.items_needed
+    more = f" [dim]{needed:,} items would decide[/]" if needed else ""
+    return _word(outcome) + more
 
 
 def _word(outcome: Outcome) -> str:
