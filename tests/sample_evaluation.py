@@ -1,27 +1,36 @@
 """An evaluation with plausible figures, for tests of what reads one."""
 
 import math
-
-from fewbit.evaluate.fixed_gate import judge
+import random
 
 from fewbit.records.conditions import Conditions
 from fewbit.records.evaluation import (
+    ArmFacts,
     Attempt,
     CompressReport,
     Evaluation,
-    Gate,
     Identity,
     IdentityCheck,
     TensorError,
     Untried,
 )
+from fewbit.records.gate import Gate, Judgement, SliceRule, Verdict
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
-from fewbit.records.language import Divergence, DocumentScore, HistogramBin, Perplexity, TextFacts
+from fewbit.records.language import (
+    Divergence,
+    DocumentScore,
+    HistogramBin,
+    LanguageDetails,
+    Perplexity,
+    TextFacts,
+)
+from fewbit.records.measurement import AxisResult, Finding, Item, Measure, Slice
 from fewbit.records.model import FormatShare, ModelFacts
 from fewbit.records.outcome import Outcome
 
 ROLES = ("q", "k", "v", "o", "gate", "up", "down")
+KL_MARGIN, PERPLEXITY_MARGIN = 0.05, 1.03
 
 
 def facts(name="smollm2-135m", size=98_000_000, number_format="q4_1"):
@@ -47,7 +56,7 @@ def tensors(layers=30, scale=0.08):
             slot=f"layers.{layer}.{role}.weight",
             layer=layer,
             source_format="q4_1",
-            candidate_format="int4-g64",
+            candidate_format="int6-g64" if role == "down" else "int4-g64",
             weights=331_776,
             relative_error=scale * (1 + math.sin(layer * 1.7 + 2 * i)) / 2,
         )
@@ -60,26 +69,8 @@ def spread(value, width=0.1):
     return Interval(value=value, low=value * (1 - width), high=value * (1 + width))
 
 
-def evaluation(
-    kl=0.031,
-    ratio=1.012,
-    *,
-    candidate="small",
-    size=76_000_000,
-    documents=40,
-    number_format="int4-g64",
-):
-    kernels = tuple(
-        KernelRecord(
-            slot=t.slot,
-            format=t.candidate_format,
-            kernel="w4.sym.g64/a8.g32/avx512vnni",
-            activations="int8-g32",
-            bytes=t.weights // 2,
-        )
-        for t in tensors()
-    )
-    text = TextFacts(
+def text_facts(documents=40):
+    return TextFacts(
         name="CPython 3.11.7 topics and library, evaluation half",
         sha256="ab" * 32,
         documents=documents,
@@ -89,31 +80,23 @@ def evaluation(
         positions=255 * documents,
         bos="one <|im_start|> before each window, as the tokenizer's configuration says",
     )
+
+
+def language_details(kl=0.031, ratio=1.012, documents=40):
     divergence = Divergence(
         mean=spread(kl), median=spread(kl / 3), p99=spread(kl * 12), maximum=kl * 90
     )
     edges = [0.0] + [10 ** (power / 2) for power in range(-12, 3)]
     counts = [int(2000 * math.exp(-((i - 8) ** 2) / 8)) for i in range(len(edges))]
     bins = zip(edges, [*edges[1:], None], counts, strict=True)
-    perplexity = Perplexity(
-        source=spread(12.3), candidate=spread(12.3 * ratio), ratio=spread(ratio, 0.006)
-    )
-    gate = Gate()
-    return Evaluation(
-        source=facts(),
-        candidate=facts(candidate, size, number_format),
-        identity=Identity(
-            checks=(
-                IdentityCheck(name="tokenizer", found="49,152 tokens, fingerprint 1f3a…"),
-                IdentityCheck(name="architecture", found="llama, 30 layers"),
-            ),
-            equal_tensors=61,
-        ),
-        text=text,
+    return LanguageDetails(
+        text=text_facts(documents),
         divergence=divergence,
         reverse_divergence=divergence,
         histogram=tuple(HistogramBin(low=a, high=b, count=c) for a, b, c in bins),
-        perplexity=perplexity,
+        perplexity=Perplexity(
+            source=spread(12.3), candidate=spread(12.3 * ratio), ratio=spread(ratio, 0.006)
+        ),
         agreement=Interval(value=0.93, low=0.92, high=0.94),
         documents=tuple(
             DocumentScore(
@@ -128,26 +111,224 @@ def evaluation(
             )
             for i in range(documents)
         ),
-        tensors=tensors(),
-        source_kernels=kernels,
-        candidate_kernels=kernels,
-        conditions=Conditions(
-            cpu="AMD EPYC 9R45",
-            isa="avx512vnni",
-            threads=2,
-            system="Linux x86_64",
-            python="3.11.7",
-            numpy="2.3.4",
-            fewbit="0.1.0",
-            executor="native",
+    )
+
+
+def language_axis(kl, ratio, documents):
+    def items(source, candidate, floor):
+        return tuple(
+            Item(
+                name=f"window {i}",
+                cluster=f"lib:module{i}.py",
+                weight=255.0,
+                source=source,
+                candidate=candidate * (0.5 + i / documents),
+                floor=floor,
+            )
+            for i in range(documents)
+        )
+
+    divergence = Slice(
+        name="language/kl",
+        axis="language",
+        measure=Measure.MEAN,
+        unit="nats",
+        title="mean KL(source || candidate)",
+        items=items(0.0, kl, 0.004),
+    )
+    perplexity = Slice(
+        name="language/perplexity",
+        axis="language",
+        measure=Measure.PERPLEXITY,
+        unit="",
+        title="perplexity over the source's",
+        items=items(2.51, 2.51 + math.log(ratio), None),
+    )
+    return AxisResult(
+        axis="language",
+        slices=(divergence, perplexity),
+        details=language_details(kl, ratio, documents),
+        seconds=17.4,
+    )
+
+
+def tasks_axis(name="tasks/arithmetic", title="wrong answers in arithmetic", harmed=4, count=80):
+    draw = random.Random(name)
+    failed = [draw.random() < 0.3 for _ in range(count)]
+    items = tuple(
+        Item(
+            name=f"sum {i}",
+            cluster=f"sum {i}",
+            source=float(failed[i]),
+            candidate=float(failed[i] or i % (count // max(1, harmed)) == 0),
+            floor=float(failed[i]),
+        )
+        for i in range(count)
+    )
+    one = Slice(
+        name=name,
+        axis="tasks",
+        measure=Measure.PROPORTION,
+        unit="",
+        title=title,
+        items=items,
+        note="Answers are read from the last number.",
+    )
+    return AxisResult(axis="tasks", slices=(one,), seconds=61.0)
+
+
+def kernels_axis():
+    found = (
+        Finding(
+            name="kernels/float", axis="kernels", passed=True, found="All 210 matrices ran packed."
         ),
-        gate=gate,
-        verdict=judge(gate, text, divergence.mean, perplexity.ratio, kernels),
+        Finding(
+            name="kernels/fallback",
+            axis="kernels",
+            passed=False,
+            found="Two layers are dequantized.",
+            waived="They are tiny.",
+        ),
+    )
+    return AxisResult(axis="kernels", findings=found, seconds=0.1)
+
+
+def judgement(name, figure, margin, floor=None, **more):
+    if figure.high < margin:
+        outcome, said = Outcome.ACCEPT, "lies under"
+    elif figure.low > margin:
+        outcome, said = Outcome.REJECT, "lies over"
+    else:
+        outcome, said = Outcome.INCONCLUSIVE, "reaches across"
+    return Judgement(
+        slice=name,
+        figure=figure,
+        floor=floor,
+        margin=margin,
+        outcome=outcome,
+        reason=f"{name}, {figure.value:.4g}, {said} the margin of {margin:g}.",
+        **({"items": 40, "clusters": 40} | more),
+    )
+
+
+def judgements(kl, ratio):
+    return (
+        judgement("language/kl", spread(kl), KL_MARGIN, floor=spread(0.004)),
+        judgement("language/perplexity", spread(ratio, 0.006), PERPLEXITY_MARGIN),
+        judgement(
+            "tasks/arithmetic",
+            Interval(value=0.05, low=0.004, high=0.12),
+            0.08,
+            items=80,
+            clusters=80,
+            items_needed=640,
+        ),
+        Judgement(
+            slice="speed/decode/1",
+            figure=spread(0.6, 0.02),
+            margin=None,
+            outcome=None,
+            reason="No margin is declared.",
+            items=12,
+            clusters=12,
+        ),
+    )
+
+
+def speed_axis():
+    items = tuple(
+        Item(name=f"turn {i}", cluster=f"turn {i}", source=0.005, candidate=0.003)
+        for i in range(12)
+    )
+    one = Slice(
+        name="speed/decode/1",
+        axis="speed",
+        measure=Measure.RATIO,
+        unit="seconds",
+        title="seconds a token, 1 request",
+        items=items,
+    )
+    return AxisResult(axis="speed", slices=(one,), seconds=20.0)
+
+
+def verdict(found):
+    outcomes = [j.outcome for j in found if j.slice.startswith("language/")]
+    order = (Outcome.REJECT, Outcome.INCONCLUSIVE, Outcome.ACCEPT)
+    outcome = next(o for o in order if o in outcomes)
+    return Verdict(outcome=outcome, reasons=tuple(j.reason for j in found))
+
+
+def conditions():
+    return Conditions(
+        cpu="AMD EPYC 9R45",
+        isa="avx512vnni",
+        activations="int8-g32",
+        threads=2,
+        system="Linux x86_64",
+        python="CPython 3.11.7",
+        numpy="2.3.4",
+        fewbit="0.1.0",
+        executor="native",
+    )
+
+
+def kernels():
+    return tuple(
+        KernelRecord(
+            slot=t.slot,
+            format=t.candidate_format,
+            kernel="w4.sym.g64/a8.g32/avx512vnni",
+            activations="int8-g32",
+            bytes=t.weights // 2,
+        )
+        for t in tensors()
+    )
+
+
+def evaluation(
+    kl=0.031,
+    ratio=1.012,
+    *,
+    candidate="small",
+    size=76_000_000,
+    documents=40,
+    number_format="int4-g64",
+):
+    found = judgements(kl, ratio)
+    return Evaluation(
+        source=facts(),
+        candidate=facts(candidate, size, number_format),
+        identity=Identity(
+            checks=(
+                IdentityCheck(name="tokenizer", found="49,152 tokens, fingerprint 1f3a…"),
+                IdentityCheck(name="architecture", found="llama, 30 layers"),
+            ),
+            equal_tensors=61,
+        ),
+        arms=(
+            ArmFacts(role="source", run="as it is, int8-g32 inputs", template="ef" * 32),
+            ArmFacts(role="floor", run="bf16 inputs instead of int8-g32"),
+            ArmFacts(role="candidate", run="as it is, int8-g32 inputs", template="ef" * 32),
+        ),
+        axes=(language_axis(kl, ratio, documents), tasks_axis(), speed_axis(), kernels_axis()),
+        gate=Gate(
+            slices=(
+                SliceRule(match="language/kl", margin=KL_MARGIN),
+                SliceRule(match="language/perplexity", margin=PERPLEXITY_MARGIN),
+                SliceRule(match="tasks/*", margin=0.08, optional=True),
+            )
+        ),
+        judgements=found,
+        verdict=verdict(found),
+        tensors=tensors(),
+        source_kernels=kernels(),
+        candidate_kernels=kernels(),
+        conditions=conditions(),
         notes=(
             "The source is itself quantized (q4_1, 5.00 bits per weight): the figures say what the "
             "candidate loses against that file, not against the model it was made from.",
         ),
-        seconds=17.4,
+        seconds=117.4,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from fewbit.records.evaluation import Evaluation
 from fewbit.records.figures import describe, number
-from fewbit.records.gate import Judgement
+from fewbit.records.gate import Judgement, SliceRule
 from fewbit.records.interval import Interval
-from fewbit.records.measurement import AxisResult, Item, Measure, Slice
+from fewbit.records.measurement import Item, Measure, Slice
 from fewbit.report.strips import Flips, Strip, flips_of
 
 _RATIOS = (Measure.PERPLEXITY, Measure.RATIO)
@@ -21,6 +22,8 @@ class Row:
 
     judgement: Judgement
     slices: tuple[Slice, ...]
+    rule: SliceRule | None = None
+    """The gate's, None where none fits."""
 
     @property
     def axis(self) -> str:
@@ -42,14 +45,19 @@ class Row:
     @property
     def unit(self) -> str:
         """The figure's unit, `×` of a ratio and empty of a rate."""
-        if self.measure in _RATIOS:
-            return "×"
-        return self.slices[0].unit if self.slices else ""
+        return unit_of(self.measure, self.slices[0].unit if self.slices else "")
 
     @property
     def judged(self) -> Interval:
-        """What is held against the margin: the excess over the floor where there is one."""
-        return self.judgement.excess or self.judgement.figure
+        """What is held against the margin: the excess over the floor, unless the gate says not."""
+        excess = self.judgement.excess
+        return excess if self.is_excess and excess is not None else self.judgement.figure
+
+    @property
+    def is_excess(self) -> bool:
+        """Whether what is held against the margin is the excess over the floor."""
+        wanted = self.rule is None or self.rule.excess
+        return wanted and self.judgement.excess is not None
 
     @property
     def word(self) -> str:
@@ -68,7 +76,7 @@ class Row:
             figure=self.judged,
             floor=judgement.floor,
             margin=judgement.margin,
-            origin=1.0 if self.measure in _RATIOS else 0.0,
+            origin=origin_of(self.measure),
             outcome=judgement.outcome.value,
         )
 
@@ -91,10 +99,7 @@ class Row:
         """Return a figure with its bounds in words; percentage points of a difference of rates."""
         if figure is None:
             return ""
-        if self.measure is Measure.PROPORTION:
-            return points(figure)
-        said = describe(figure, self.judgement.margin)
-        return f"{said} {self.unit}".strip()
+        return in_words(figure, self.measure, self.unit, self.judgement.margin)
 
     @property
     def margin(self) -> str:
@@ -107,17 +112,38 @@ class Row:
         return f"{margin:g} {self.unit}".strip()
 
 
-def rows_of(judgements: Iterable[Judgement], axes: Sequence[AxisResult]) -> list[Row]:
+def rows_of(evaluation: Evaluation) -> list[Row]:
     """Return a row for each judgement, in their order."""
-    slices = [found for axis in axes for found in axis.slices]
-    return [Row(j, tuple(s for s in slices if _fits(j.slice, s.name))) for j in judgements]
+    slices = [found for axis in evaluation.axes for found in axis.slices]
+    rules = evaluation.gate.slices
+    return [
+        Row(
+            judgement,
+            tuple(s for s in slices if _fits(judgement.slice, s.name)),
+            next((r for r in rules if _fits(r.match, judgement.slice)), None),
+        )
+        for judgement in evaluation.judgements
+    ]
 
 
-def points(figure: Interval) -> str:
-    """Return a difference of rates with its bounds in percentage points."""
-    if figure.low is None or figure.high is None:
-        return f"{100 * figure.value:+.1f}"
-    return f"{100 * figure.value:+.1f} [{100 * figure.low:+.1f}, {100 * figure.high:+.1f}]"
+def in_words(figure: Interval, measure: Measure, unit: str, margin: float | None = None) -> str:
+    """Return a figure with its bounds and unit; a difference of rates in percentage points."""
+    if measure is not Measure.PROPORTION:
+        return f"{describe(figure, margin)} {unit}".strip()
+    value, bounds = f"{100 * figure.value:+.1f}", ""
+    if figure.low is not None and figure.high is not None:
+        bounds = f" [{100 * figure.low:+.1f}, {100 * figure.high:+.1f}]"
+    return f"{value}{bounds} points"
+
+
+def unit_of(measure: Measure, unit: str) -> str:
+    """Return the unit of a figure of a slice whose items have `unit`: ratios are `×`."""
+    return "×" if measure in _RATIOS else unit
+
+
+def origin_of(measure: Measure) -> float:
+    """Return the figure of no harm."""
+    return 1.0 if measure in _RATIOS else 0.0
 
 
 def shown(value: float, measure: Measure, unit: str) -> str:

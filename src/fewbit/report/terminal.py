@@ -29,7 +29,7 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
         f"{_size(evaluation)}",
         highlight=False,
     )
-    print_rows(rows_of(evaluation.judgements, evaluation.axes), console)
+    print_rows(rows_of(evaluation), console)
     for axis in evaluation.axes:
         _print_findings(axis, console)
     for line in (*_texts(evaluation.axes), _conditions(evaluation)):

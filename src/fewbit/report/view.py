@@ -110,7 +110,7 @@ class View:
 
 def view_of(evaluation: Evaluation) -> View:
     """Arrange an evaluation."""
-    rows = rows_of(evaluation.judgements, evaluation.axes)
+    rows = rows_of(evaluation)
     groups = _groups(rows)
     parts = tuple(_part(axis, rows) for axis in evaluation.axes)
     examples = _examples(evaluation.axes)
