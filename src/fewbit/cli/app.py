@@ -56,6 +56,10 @@ COMMANDS = {
         "Measure a model against its exact source and give a verdict.",
         "fewbit eval small --against smollm2-135m",
     ),
+    "report": (
+        "Draw a record again, or compare two evaluations slice by slice.",
+        "fewbit report evaluation.json --html evaluation.html",
+    ),
     "card": (
         "Write a model card for an artefact: README.md in a folder, FILE.md beside a GGUF file.",
         "fewbit card small --base-model HuggingFaceTB/SmolLM2-135M-Instruct",

@@ -1,4 +1,4 @@
-"""Charts of whole models: their bytes, the error of their layers, and the recipes that were tried."""
+"""Charts of whole models: bytes by format, the error of layers, positions by divergence."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def amount(value: float, unit: str) -> str:
     """Return a value in its unit; seconds below one in milliseconds."""
-    if unit == "seconds":
+    if unit in {"s", "seconds"}:
         return f"{1e3 * value:.4g} ms" if abs(value) < 1 else f"{value:.4g} s"
     return f"{number(value)} {unit}".strip()
 
@@ -88,8 +88,10 @@ def amount(value: float, unit: str) -> str:
 def _band(band: Band, place: Box, down: Scale, unit: str) -> list[Markup]:
     left, wide = place.x, place.wide
     upper, lower = down(_highest(band)), down(_lowest(band))
-    hint = f"{band.low:g} to {_end(band)}: {number(band.figure.value)} {unit}, {band.count:,} of them"
-    parts = [rect(Box(left + 0.08 * wide, upper, 0.84 * wide, max(lower - upper, 1)), "spread", hint)]
+    found = f"{number(band.figure.value)} {unit}".strip()
+    hint = f"{band.low:g} to {_end(band)}: {found}, {band.count:,} of them"
+    spread = Box(left + 0.08 * wide, upper, 0.84 * wide, max(lower - upper, 1))
+    parts = [rect(spread, "spread", hint)]
     y = down(band.figure.value)
     parts.append(line(left + 0.08 * wide, y, left + 0.92 * wide, y, "step"))
     if band.floor is not None:

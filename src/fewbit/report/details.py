@@ -16,7 +16,9 @@ from fewbit.records.base import Record
 from fewbit.records.drawn import Curve, Distribution, Example
 from fewbit.records.figures import describe, number, size
 from fewbit.records.interval import Interval
+from fewbit.records.kernels import KernelRecord
 from fewbit.report.curves import amount, quantile
+from fewbit.report.kernel_rows import kernel_rows
 
 MOST_ROWS = 400
 """Rows of a table that are drawn; the record has all."""
@@ -173,21 +175,27 @@ def _under(title: str, blocks: Sequence[Block]) -> list[Block]:
 
 
 def _of_many(name: str, values: list[object]) -> list[Block]:
-    if not values:
-        return []
+    """Return values as what their kind is drawn as; all of a field are of one kind."""
     curves = tuple(v for v in values if isinstance(v, Curve))
-    if curves:
-        return [Curves(curves)]
     distributions = [v for v in values if isinstance(v, Distribution)]
-    if distributions:
-        return _by_title(distributions)
     examples = [v for v in values if isinstance(v, Example)]
-    if examples:
-        return [Examples(tuple(sorted(examples, key=lambda e: (-e.harm, e.slice, e.name))))]
+    kernels = [v for v in values if isinstance(v, KernelRecord)]
     records = [v for v in values if isinstance(v, Record)]
-    if records:
-        return [_table(words(name), records)]
-    return [Lines(words(name), tuple(said(name, v) for v in values))]
+    if curves:
+        found: list[Block] = [Curves(curves)]
+    elif distributions:
+        found = _by_title(distributions)
+    elif examples:
+        found = [Examples(tuple(sorted(examples, key=lambda e: (-e.harm, e.slice, e.name))))]
+    elif kernels:
+        found = [_kernels(words(name), kernels)]
+    elif records:
+        found = [_table(words(name), records)]
+    elif values:
+        found = [Lines(words(name), tuple(said(name, v) for v in values))]
+    else:
+        found = []
+    return found
 
 
 def _by_title(found: Sequence[Distribution]) -> list[Block]:
@@ -205,6 +213,16 @@ def _table(title: str, records: Sequence[Record]) -> Table:
     numeric = tuple(isinstance(getattr(records[0], name, None), (int, float)) for name in columns)
     left = max(0, len(records) - MOST_ROWS)
     return Table(title, tuple(words(name) for name in columns), numeric, rows, left)
+
+
+def _kernels(title: str, kernels: Sequence[KernelRecord]) -> Table:
+    """Return each kernel once: a row a matrix would be hundreds."""
+    rows = tuple(
+        (row.format, row.kernel, row.activations, f"{row.count:,}", row.note)
+        for row in kernel_rows(kernels)
+    )
+    headings = ("Format", "Kernel", "Inputs", "Layers", "Note")
+    return Table(title, headings, (False, False, False, True, False), rows)
 
 
 def _holds(value: object) -> bool:

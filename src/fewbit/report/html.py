@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +10,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fewbit import __version__
+from fewbit.records.base import Record
 from fewbit.records.certificate import Certificate
 from fewbit.records.evaluation import Attempt, CompressReport, DeclaredChange, Evaluation
 from fewbit.records.figures import describe, number, size
 from fewbit.records.interval import Interval
-from fewbit.records.kernels import KernelRecord
 from fewbit.records.outcome import Outcome
 from fewbit.report import charts, curves, frontier, strips, svg
+from fewbit.report.details import blocks_of
+from fewbit.report.kernel_rows import kernel_rows
 from fewbit.report.view import MEANS, view_of
 
 _CHARTS = SimpleNamespace(
@@ -42,17 +42,6 @@ _UNKNOWN = "not measured"
 
 
 @dataclass(frozen=True)
-class KernelRow:
-    """Layers of one format that run on one kernel."""
-
-    format: str
-    kernel: str
-    activations: str
-    note: str
-    count: int
-
-
-@dataclass(frozen=True)
 class AttemptRow:
     """A recipe that was tried, and its two figures as a table has them."""
 
@@ -64,14 +53,14 @@ class AttemptRow:
 def evaluation_page(evaluation: Evaluation) -> str:
     """Return an evaluation as a page of its own."""
     title = f"{evaluation.verdict.outcome.value}: {evaluation.candidate.name}"
-    return _render("evaluation.html.j2", title, e=evaluation, view=view_of(evaluation))
+    return render("evaluation.html.j2", title, e=evaluation, view=view_of(evaluation))
 
 
 def compress_page(report: CompressReport) -> str:
     """Return all attempts of one compression, with the accepted or best one in full."""
     title = f"{report.outcome.value}: {report.source.name} compressed"
     shown = shown_attempt(report)
-    return _render(
+    return render(
         "compress.html.j2",
         title,
         r=report,
@@ -86,7 +75,12 @@ def compress_page(report: CompressReport) -> str:
 def certificate_page(certificate: Certificate) -> str:
     """Return a certificate as a page of its own."""
     title = f"{certificate.standing.value}: {certificate.draft} for {certificate.target.name}"
-    return _render("certificate.html.j2", title, c=certificate)
+    return render("certificate.html.j2", title, c=certificate)
+
+
+def record_page(title: str, record: Record) -> str:
+    """Return a record that has no page of its own as tables and charts."""
+    return render("record.html.j2", title, blocks=blocks_of(record))
 
 
 def shown_attempt(report: CompressReport) -> Attempt | None:
@@ -103,16 +97,8 @@ def tried_recipes(report: CompressReport) -> list[frontier.Tried]:
         e, kl = attempt.evaluation, attempt.evaluation.judgement("language/kl")
         if kl is not None:
             outcome = e.verdict.outcome
-            found.append(
-                frontier.Tried(attempt.recipe, e.candidate.bytes, kl.figure, outcome)
-            )
+            found.append(frontier.Tried(attempt.recipe, e.candidate.bytes, kl.figure, outcome))
     return found
-
-
-def kernel_rows(kernels: Iterable[KernelRecord]) -> list[KernelRow]:
-    """Return the kernels in use, each once, the most used first."""
-    counts = Counter((k.format, k.kernel, k.activations, k.note) for k in kernels)
-    return [KernelRow(*key, count) for key, count in counts.most_common()]
 
 
 def _attempt_row(attempt: Attempt) -> AttemptRow:
@@ -135,7 +121,8 @@ def _margin(report: CompressReport) -> float | None:
     return next((kl.margin for kl in found if kl is not None), None)
 
 
-def _render(template: str, title: str, **values: object) -> str:
+def render(template: str, title: str, **values: object) -> str:
+    """Return a page from a template of ours, which may use the charts and filters below."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,

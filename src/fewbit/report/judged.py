@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fewbit.records.evaluation import Evaluation
-from fewbit.records.figures import describe, number
+from fewbit.records.figures import describe, number, size
 from fewbit.records.gate import Judgement, SliceRule
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
+from fewbit.report.curves import amount
 from fewbit.report.strips import Flips, Strip, flips_of
 
 _RATIOS = (Measure.PERPLEXITY, Measure.RATIO)
@@ -93,7 +95,7 @@ class Row:
         values = [getattr(item, arm) for item in items]
         if not items or None in values:
             return ""
-        return shown(_mean(items, values), self.measure, self.unit)
+        return shown(_mean(items, values), self.measure, self.slices[0].unit)
 
     def words(self, figure: Interval | None) -> str:
         """Return a figure with its bounds in words; percentage points of a difference of rates."""
@@ -147,10 +149,12 @@ def origin_of(measure: Measure) -> float:
 
 
 def shown(value: float, measure: Measure, unit: str) -> str:
-    """Return one arm's figure in words."""
+    """Return one arm's mean in words: a rate, a perplexity, or an amount in its unit."""
     if measure is Measure.PROPORTION:
         return f"{value:.1%}"
-    return f"{number(value)} {'' if measure in _RATIOS else unit}".strip()
+    if measure is Measure.PERPLEXITY:
+        return number(math.exp(value))
+    return size(int(value)) if unit == "bytes" else amount(value, unit)
 
 
 def _fits(pattern: str, name: str) -> bool:

@@ -114,7 +114,8 @@ def mark(x: float, y: float, shape: str, hint: str = "", said: str = "") -> Mark
     """Return a mark whose shape tells an outcome as well as its colour does.
 
     Args:
-        x, y: its middle.
+        x: its middle, across.
+        y: its middle, down.
         shape: an outcome's value, or `source`.
         hint: what it stands for.
         said: at most two letters to write on it.
@@ -123,7 +124,9 @@ def mark(x: float, y: float, shape: str, hint: str = "", said: str = "") -> Mark
         x, y, shape
     )
     title = Markup("<title>{}</title>").format(hint) if hint else NOTHING
-    return place + title + (_lettered(shape, said) if said else _MARKS[shape]) + Markup("</g></svg>")
+    return (
+        place + title + (_lettered(shape, said) if said else _MARKS[shape]) + Markup("</g></svg>")
+    )
 
 
 def _lettered(shape: str, said: str) -> Markup:

@@ -82,13 +82,16 @@ def print_compress(report: CompressReport, console: Console) -> None:
 
 def print_verdict(outcome: Outcome, reasons: tuple[str, ...], console: Console) -> None:
     """Print the outcome and its reasons."""
-    console.print(_word(outcome))
+    console.print(outcome_word(outcome))
     for reason in reasons:
         console.print(f"  {escape(reason)}", highlight=False)
 
 
 def _print_row(row: Row, console: Console) -> None:
-    console.print(f"{_said(row)} {escape(row.title)}", highlight=False)
+    word, _, more = _said(row).partition("\n")
+    console.print(f"{word} {escape(row.title)}", highlight=False)
+    if more:
+        console.print(f"  {more}", highlight=False)
     parts = [row.words(row.judged)]
     parts += [f"floor {row.words(row.judgement.floor)}"] if row.judgement.floor else []
     parts += [f"margin {row.margin}"] if row.margin else []
@@ -117,7 +120,7 @@ def _attempt_cells(attempt: Attempt, report: CompressReport) -> list[str]:
         escape(attempt.recipe),
         f"{size(e.candidate.bytes)}\n[dim]{e.candidate.bytes / report.source.bytes:.2f} x[/]",
         *(_two_lines(found) for found in figures),
-        _word(e.verdict.outcome),
+        outcome_word(e.verdict.outcome),
     ]
 
 
@@ -162,9 +165,10 @@ def _said(row: Row) -> str:
     if outcome is None:
         return "[dim]not judged[/]"
     needed = row.judgement.items_needed
-    more = f" [dim]{needed:,} items would decide[/]" if needed else ""
-    return _word(outcome) + more
+    more = f"\n[dim]{needed:,} items would decide[/]" if needed else ""
+    return outcome_word(outcome) + more
 
 
-def _word(outcome: Outcome) -> str:
+def outcome_word(outcome: Outcome) -> str:
+    """Return an outcome in its colour, as rich markup."""
     return f"[bold {_COLOURS[outcome]}]{outcome.value}[/]"

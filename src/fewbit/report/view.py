@@ -32,7 +32,8 @@ TITLES = {
 MEANS = {
     Outcome.ACCEPT: "Every judged slice lies inside its margin, and every finding passed or is "
     "waived by name. The command ends with 0.",
-    Outcome.REJECT: "A slice lies outside its margin, or a finding failed. The command ends with 3.",
+    Outcome.REJECT: "A slice lies outside its margin, or a finding failed. The command ends "
+    "with 3.",
     Outcome.INCONCLUSIVE: "Nothing is shown to be outside its margin, and not everything to be "
     "inside. The command ends with 4.",
 }
@@ -150,14 +151,7 @@ def _examples(axes: Sequence[AxisResult]) -> tuple[Example, ...]:
 
 
 def _tiles(e: Evaluation, rows: Sequence[Row]) -> tuple[Tile, ...]:
-    share = e.candidate.bytes / e.source.bytes if e.source.bytes else 0.0
-    tiles = [
-        Tile(
-            f"{share:.2f} ×",
-            "the source's size",
-            f"{size(e.source.bytes)} to {size(e.candidate.bytes)}",
-        )
-    ]
+    tiles = [_size_tile(e)]
     by_name = {row.judgement.slice: row for row in rows}
     wanted = {
         "language/kl": "mean KL(source || candidate), nats",
@@ -176,6 +170,14 @@ def _tiles(e: Evaluation, rows: Sequence[Row]) -> tuple[Tile, ...]:
         inside = sum(row.word == "ACCEPT" for row in judged)
         tiles.append(Tile(f"{inside} of {len(judged)}", "judged slices inside their margins"))
     return tuple(tiles)
+
+
+def _size_tile(e: Evaluation) -> Tile:
+    source, candidate = e.source.bytes, e.candidate.bytes
+    if not source or not candidate:
+        return Tile("?", "of unknown size: a model behind an endpoint")
+    bounds = f"{size(source)} to {size(candidate)}"
+    return Tile(f"{candidate / source:.2f} ×", "the source's size", bounds)
 
 
 def _conditions(axes: Sequence[AxisResult]) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,70 @@
+"""Strips in units of their margins, and how single items went."""
+
+import re
+
+import pytest
+import sample_evaluation as sample
+
+from fewbit.records.interval import Interval
+from fewbit.report.judged import rows_of
+from fewbit.report.strips import Flips, Strip, flip_chart, flips_of, strip_chart
+
+
+def strip(value, low, high, *, margin=0.05, origin=0.0, floor=None, outcome="ACCEPT"):
+    figure = Interval(value=value, low=low, high=high)
+    return Strip("x", figure, floor, margin, origin, outcome)
+
+
+def places(drawing, kind):
+    """Return (x, width) in percent of rectangles of a class."""
+    found = re.findall(rf'<rect x="([\d.]+)%" [^>]*width="([\d.]+)%" [^>]*class="{kind}"', drawing)
+    return [(float(x), float(wide)) for x, wide in found]
+
+
+def test_figures_of_any_unit_lie_at_the_same_place_when_they_use_as_much_of_their_margin():
+    nats = strip_chart(strip(0.025, 0.02, 0.03))
+    ratio = strip_chart(strip(1.015, 1.012, 1.018, margin=1.03, origin=1.0))
+    assert places(nats, "interval") == pytest.approx(places(ratio, "interval"))
+
+
+def test_an_interval_ends_before_the_margin_exactly_where_it_is_met():
+    for high, inside in ((0.0499, True), (0.0501, False)):
+        drawing = strip_chart(strip(0.03, 0.02, high))
+        ((start, wide),), ((_, allowed),) = places(drawing, "interval"), places(drawing, "allowed")
+        assert (start + wide < allowed) is inside
+
+
+def test_what_lies_far_beyond_is_an_arrow_with_its_figure():
+    drawing = strip_chart(strip(1.7, 1.5, 1.9, outcome="REJECT"))
+    assert "1.7 ▸" in drawing
+    assert all(start + wide <= 100 for start, wide in places(drawing, "interval"))
+    assert "▸" not in strip_chart(strip(0.02, 0.01, 0.03))
+
+
+def test_the_noise_floor_is_drawn_where_there_is_one():
+    floor = Interval(value=0.004, low=0.003, high=0.005)
+    assert "noise floor: 0.004" in strip_chart(strip(0.02, 0.01, 0.03, floor=floor))
+    assert "floor" not in strip_chart(strip(0.02, 0.01, 0.03))
+
+
+def test_flips_are_counted_by_direction():
+    flips = flips_of([(0, 0), (0, 1), (0, 1), (1, 0), (1, 1), (0, 0)])
+    assert flips == Flips(both_right=2, harmful=2, helpful=1, both_wrong=1)
+    drawing = flip_chart(flips)
+    assert "harmed: 2 of 6" in drawing
+    assert sum(wide for _, wide in places(drawing, r"flip-\w+")) == pytest.approx(100, abs=0.1)
+    assert flip_chart(flips_of([])) == ""
+
+
+def test_rows_have_title_unit_arms_and_margin_in_words():
+    kl, perplexity, tasks, speed = rows_of(sample.evaluation())
+    assert kl.words(kl.judged) == "0.031 [0.0279, 0.0341] nats"
+    assert kl.arm("floor") == "0.004 nats"
+    assert perplexity.unit == "×"
+    assert tasks.margin == "8 points"
+    assert tasks.words(tasks.judged) == "+5.0 [+0.4, +12.0] points"
+    assert tasks.arm("source").endswith("%")
+    assert tasks.flips.harmful > 0
+    assert speed.strip is None
+    assert speed.word == "NOT JUDGED"
+    assert perplexity.arm("floor") == ""
