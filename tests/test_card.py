@@ -42,8 +42,8 @@ def test_measured_quality_is_told_and_only_that_of_this_model(artefact, tmp_path
     size = read_manifest(artefact).tensor_bytes
     assert run(["card", str(artefact), "--evaluation", str(evaluation(tmp_path, size))]) == 0
     said = (artefact / "README.md").read_text()
-    assert "mean KL(source || model): 0.05" in said
-    assert "verdict:" in said
+    assert "language/kl: 0.05" in said
+    assert "verdict: " in said
     assert run(["card", str(artefact), "--evaluation", str(evaluation(tmp_path, size + 1))]) == 2
     assert "give the evaluation of this one" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Two evaluations beside each other: paired where the items are the same, said where they are not."""
+"""Two evaluations beside each other: paired by item where the items are the same."""
 
 import io
 

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from tiny_subjects import letters, sharp_weights, write_subject
 
 from fewbit.calibrate.text import collect, document, read_text
-from fewbit.errors import BadFileError, NumericalError, OutputError, UsageError
+from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings
 from fewbit.evaluate.evaluation import evaluate as measure
 from fewbit.evaluate.language import LanguageAxis
@@ -144,9 +144,10 @@ def test_a_weight_that_is_not_finite_is_located(tmp_path, source, documents):
     weights = sharp_weights()
     weights["model.layers.0.mlp.down_proj.weight"][3, 5] = np.nan
     bad = write_subject(tmp_path / "bad", weights=weights)
-    with pytest.raises(NumericalError, match="In document 'd0' the source") as caught:
-        evaluate(bad, bad, documents, SETTINGS)
-    assert caught.value.exit_code == 3
+    found = evaluate(bad, bad, documents, SETTINGS)
+    assert found.verdict.outcome is Outcome.REJECT
+    assert [axis.axis for axis in found.axes] == ["scan"]  # nothing was run
+    assert "layers.0.down.weight" in found.verdict.reasons[0]
 
 
 def test_a_quantized_source_is_named_as_such(small, documents):
@@ -186,7 +187,7 @@ def test_what_is_kept_is_not_measured_again(tmp_path, source, small, documents):
     first = evaluate(source, small, documents, settings)
     told = []
     again = evaluate(source, small, documents, settings, lambda *seen: told.append(seen))
-    assert told == []
+    assert told == [("scan: weights", 0, 1)]
     assert again.axes[0].slices == first.axes[0].slices
     assert again.language == first.language
 

@@ -50,7 +50,8 @@ def compress(  # noqa: PLR0913
     from fewbit.report.terminal import print_compress
 
     look, whole = (
-        AxisOptions(text=text, windows=n, threads=threads) for n in (SCREEN_WINDOWS, windows)
+        AxisOptions(text=text, windows=n, executor=executor, threads=threads)
+        for n in (SCREEN_WINDOWS, windows)
     )
     measuring = EvaluationSettings(
         screen=axes_named(["language"], look) if windows > SCREEN_WINDOWS else (),

@@ -42,7 +42,8 @@ def eval(  # noqa: PLR0913
     Args:
         candidate: The model to measure: a name, a GGUF file or a folder.
         against: The exact source it was made from.
-        axes: Which axes, with commas: language, kernels and numerics by default; all for all.
+        axes: Which axes, with commas: language, tasks, tools, speed, memory, kernels, numerics, or
+            all. By default language, kernels and numerics (language alone on the reference).
         gate: A gate.toml with the margins; by default those that are built in.
         suite: A folder of tasks to use in place of the built-in ones.
         text: A UTF-8 file: plain, or .jsonl with "text" in each line. By default text that this
@@ -67,6 +68,7 @@ def eval(  # noqa: PLR0913
         text=text,
         windows=windows,
         suite=suite,
+        executor=measuring.executor,
         threads=measuring.threads,
         level=settings.gate.level,
     )

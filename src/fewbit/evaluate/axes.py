@@ -6,15 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 
 from fewbit.calibrate.text import Documents, evaluation_text
 from fewbit.errors import UsageError
 from fewbit.evaluate.axis import Axis
+from fewbit.evaluate.kernel_axis import KernelAxis
 from fewbit.evaluate.language import LanguageAxis
+from fewbit.evaluate.memory_axis import MemoryAxis
+from fewbit.evaluate.numerics_axis import NumericsAxis
+from fewbit.evaluate.speed_axis import SpeedAxis
+from fewbit.evaluate.tasks import KINDS, TasksAxis
+from fewbit.evaluate.tasks_built_in import built_in_tasks
+from fewbit.evaluate.tasks_spec import read_tasks
+from fewbit.evaluate.tool_calls import ToolsAxis
 
 ALL = "all"
-DEFAULT = ("language", "kernels", "numerics")
-"""What runs where no axes are asked for: seconds to a minute each."""
+DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"native": ("language", "kernels", "numerics"), "reference": ("language",)}
+)
+"""What runs where no axes are asked for, by the executor: seconds to a minute each. The reference
+executor has neither kernels nor taps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +39,7 @@ class AxisOptions:
     window_tokens: int = 512
     suite: Path | None = None
     """A folder of tasks; None for the built-in suite."""
+    executor: str = "native"
     threads: int | None = None
     level: float = 0.95
     """Confidence of the intervals in the details."""
@@ -47,8 +60,40 @@ def _language(options: AxisOptions) -> Axis:
     )
 
 
+def _tasks(options: AxisOptions) -> Axis:
+    if options.suite is None:
+        return TasksAxis(built_in_tasks())
+    return TasksAxis(tuple(t for t in read_tasks(options.suite) if t.spec.kind in KINDS))
+
+
+def _tools(_: AxisOptions) -> Axis:
+    return ToolsAxis()
+
+
+def _speed(_: AxisOptions) -> Axis:
+    return SpeedAxis()
+
+
+def _memory(_: AxisOptions) -> Axis:
+    return MemoryAxis()
+
+
+def _kernels(_: AxisOptions) -> Axis:
+    return KernelAxis()
+
+
+def _numerics(options: AxisOptions) -> Axis:
+    return NumericsAxis(documents=options.documents)
+
+
 AXES: Mapping[str, Callable[[AxisOptions], Axis]] = {
     "language": _language,
+    "tasks": _tasks,
+    "tools": _tools,
+    "speed": _speed,
+    "memory": _memory,
+    "kernels": _kernels,
+    "numerics": _numerics,
 }
 """All axes, in the order in which they run."""
 
@@ -64,7 +109,7 @@ def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
         UsageError: a name is none; the nearest ones are named.
         BadFileError, MissingError: a text or a suite cannot be read.
     """
-    chosen = set(AXES if ALL in names else names or [name for name in DEFAULT if name in AXES])
+    chosen = set(AXES if ALL in names else names or DEFAULT[options.executor])
     for name in names:
         if name != ALL and name not in AXES:
             near = get_close_matches(name, [*AXES, ALL], n=2)

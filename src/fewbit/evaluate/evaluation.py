@@ -24,19 +24,21 @@ from fewbit.evaluate.floor import Floor, floor_of
 from fewbit.evaluate.gate import judge, waived
 from fewbit.evaluate.gate_file import find_gate
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
+from fewbit.evaluate.scan import AXIS as SCAN
+from fewbit.evaluate.scan import scan
 from fewbit.evaluate.sequential import at_look
 from fewbit.evaluate.subject import open_subject
-from fewbit.evaluate.tensors import tensor_errors
+from fewbit.model.decoder import build_program
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.program import CacheType
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
-from fewbit.records.gate import Gate
+from fewbit.records.gate import Gate, Waiver
 from fewbit.records.kernels import Activations, KernelRecord, kernel_fallbacks
 from fewbit.records.measurement import AxisResult
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
-from fewbit.records.scan import TensorError
+from fewbit.records.scan import ScanDetails, TensorError
 from fewbit.runtime.native import available_cores
 from fewbit.tokens.chat_template import ChatTemplate
 
@@ -153,6 +155,11 @@ class _Comparison:
     def of(cls, source: Subject, candidate: Subject, settings: EvaluationSettings) -> _Comparison:
         """Check that they are one model, and choose their kernels; nothing is loaded."""
         identity = check_identity(source, candidate)
+        for model, run in (
+            (source.model, settings.run_settings()),
+            (candidate.model, settings.candidate_settings()),
+        ):  # says what a cache does not fit before anything is measured
+            build_program(model.config, run.cache_type, rotate_keys=run.rotate_keys)
         kernels = {
             Role.SOURCE: planned_kernels(source.model, settings.run_settings()),
             Role.CANDIDATE: planned_kernels(candidate.model, settings.candidate_settings()),
@@ -179,11 +186,11 @@ class _Comparison:
 def _evaluate(found: _Comparison, axes: Sequence[Axis], progress: Progress) -> Evaluation:
     started = time.perf_counter()
     settings, source, candidate = found.settings, found.source, found.candidate
-    results, gate = _measure(found.arms(), settings, axes, progress)
+    results, gate = _measure(found, axes, progress)
     results = waived(results, gate)
     judgements, verdict = judge(results, gate)
     facts = model_facts(source.model)
-    errors = tensor_errors(source.model, candidate.model)
+    errors = _errors(results)
     kernels = found.kernels
     return Evaluation(
         source=facts,
@@ -210,17 +217,28 @@ def _evaluate(found: _Comparison, axes: Sequence[Axis], progress: Progress) -> E
 
 
 def _measure(
-    arms: Arms, settings: EvaluationSettings, axes: Sequence[Axis], progress: Progress
+    found: _Comparison, axes: Sequence[Axis], progress: Progress
 ) -> tuple[tuple[AxisResult, ...], Gate]:
-    """Run the axes, after a short look if that is asked for; return what judges them, too."""
-    gate = settings.gate
+    """Look at the stored bytes, then run the axes; return what judges them, too.
+
+    What the bytes alone reject is not run, nor is more than a short look where that rejects.
+    """
+    settings, gate = found.settings, found.settings.gate
+    threads = settings.threads or available_cores()
+    progress("scan: weights", 0, 1)
+    scanned = scan(found.source, found.candidate, threads=threads)
+    if any(
+        not finding.passed for finding in waived([scanned], gate)[0].findings if not finding.waived
+    ):
+        return (scanned,), replaced(gate, waive=_of_scan(gate))
+    arms = found.arms()
     if not settings.screen:
-        return _run(arms, axes, progress), gate
-    early = replaced(at_look(gate, 0, 2), waive=())  # of findings of axes that are not looked at
-    looked = _run(arms, settings.screen, progress)
+        return (scanned, *_run(arms, axes, progress)), gate
+    early = replaced(at_look(gate, 0, 2), waive=_of_scan(gate))
+    looked = (scanned, *_run(arms, settings.screen, progress))
     if judge(looked, early)[1].outcome is Outcome.REJECT:
         return looked, early
-    return _run(arms, axes, progress), at_look(gate, 1, 2)
+    return (scanned, *_run(arms, axes, progress)), at_look(gate, 1, 2)
 
 
 def _run(arms: Arms, axes: Sequence[Axis], progress: Progress) -> tuple[AxisResult, ...]:
@@ -235,6 +253,16 @@ def _numbered(progress: Progress, number: int, count: int) -> Callable[[str, int
     if count == 1:
         return progress
     return lambda what, done, total: progress(f"{what} (axis {number} of {count})", done, total)
+
+
+def _of_scan(gate: Gate) -> tuple[Waiver, ...]:
+    """Return the waivers of what a scan finds; others have nothing to waive where it is alone."""
+    return tuple(waiver for waiver in gate.waive if waiver.finding.startswith(f"{SCAN}/"))
+
+
+def _errors(results: Sequence[AxisResult]) -> tuple[TensorError, ...]:
+    details = (axis.details for axis in results)
+    return next((d.tensors for d in details if isinstance(d, ScanDetails)), ())
 
 
 def _arm_facts(found: _Comparison) -> Iterator[ArmFacts]:

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.calibrated import refuse_calibrated
-from fewbit.evaluate.divergence import Comparison
+from fewbit.evaluate.divergence import DTYPES, Comparison
 from fewbit.evaluate.identity import describe_prefix
 from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.evaluate.language_summary import Summary, summarize
@@ -135,8 +135,12 @@ class LanguageAxis:
         room, done = Room(context=self.window_tokens), 0
         with ExitStack() as stack:
             source = stack.enter_context(arms.open(Role.SOURCE, room))
-            for role in (role for role in todo if todo[role]):
-                pair = _pair(source, stack.enter_context(arms.open(role, room)))
+            pairs = {
+                role: _pair(source, stack.enter_context(arms.open(role, room)))
+                for role in todo
+                if todo[role]
+            }
+            for role, pair in pairs.items():
                 for window in todo[role]:
                     threads = self.threads or available_cores()
                     scores = score(pair, self.documents, [window], threads=threads)
@@ -175,14 +179,8 @@ def _pair(source: Arm, other: Arm) -> Pair:
 
 
 def _window_scores(scores: Scores) -> WindowScores:
-    c = scores.comparison
-    return WindowScores(
-        divergence=tuple(c.divergence.tolist()),
-        reverse_divergence=tuple(c.reverse_divergence.tolist()),
-        source_loss=tuple(c.source_loss.tolist()),
-        candidate_loss=tuple(c.candidate_loss.tolist()),
-        agreement=tuple(c.agreement.tolist()),
-    )
+    columns = {f.name: getattr(scores.comparison, f.name) for f in fields(Comparison)}
+    return WindowScores(**{name: tuple(values.tolist()) for name, values in columns.items()})
 
 
 def _scores(kept: Kept, windows: Sequence[Window]) -> Scores:
@@ -191,14 +189,10 @@ def _scores(kept: Kept, windows: Sequence[Window]) -> Scores:
 
 
 def _window(kept: WindowScores, document: int) -> Scores:
-    comparison = Comparison(
-        np.array(kept.divergence),
-        np.array(kept.reverse_divergence),
-        np.array(kept.source_loss),
-        np.array(kept.candidate_loss),
-        np.array(kept.agreement, np.bool_),
+    columns = (
+        np.array(getattr(kept, f.name), DTYPES.get(f.name, np.float64)) for f in fields(Comparison)
     )
-    return Scores(comparison, np.full(len(kept.agreement), document, np.intp))
+    return Scores(Comparison(*columns), np.full(len(kept.divergence), document, np.intp))
 
 
 def _slices(

@@ -69,13 +69,17 @@ class WindowScores(Record, frozen=True, kw_only=True):
     """Every scored position of one window, in order; kept, and no part of a report."""
 
     divergence: tuple[float, ...]
-    """KL(source || other) in nats."""
+    """As all that follow, what `evaluate.divergence.Comparison` says of its arrays."""
     reverse_divergence: tuple[float, ...]
     source_loss: tuple[float, ...]
-    """Negative log-likelihoods of the token that follows, in nats."""
     candidate_loss: tuple[float, ...]
-    """Of whichever arm was run beside the source."""
-    agreement: tuple[bool, ...]
+    """As all of `candidate`, of whichever arm was run beside the source."""
+    source_first: tuple[int, ...]
+    candidate_first: tuple[int, ...]
+    source_chance: tuple[float, ...]
+    candidate_chance: tuple[float, ...]
+    lead: tuple[float, ...]
+    candidate_lead: tuple[float, ...]
 
 
 class LanguageDetails(Record, frozen=True, kw_only=True, tag="language"):

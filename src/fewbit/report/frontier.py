@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fewbit.records.evaluation import Outcome
 from fewbit.records.figures import number, size
 from fewbit.records.interval import Interval
+from fewbit.records.outcome import Outcome
 from fewbit.report.svg import (
     NOTHING,
     LogScale,
