@@ -93,8 +93,10 @@ def test_progress_names_recipe_and_stage(accepted):
     stages = list(dict.fromkeys(what for what, _, _ in seen))
     assert stages == [
         "rtn-int2-g32: quantizing",
+        "rtn-int2-g32: scan: weights",
         "rtn-int2-g32: language: candidate",
         "rtn-int8-g32: quantizing",
+        "rtn-int8-g32: scan: weights",
         "rtn-int8-g32: language: candidate",
     ]
 

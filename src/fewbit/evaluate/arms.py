@@ -126,13 +126,13 @@ class LocalParty:
             subject.model.checkpoint.close()
 
 
-def local_party(subject: Subject, settings: RunSettings, digest: str) -> LocalParty:
-    """Return an open model as a party to be opened again; `digest` is that of its tensors."""
+def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
+    """Return an open model as a party to be opened again."""
     return LocalParty(
         subject.model.path,
         settings,
         fingerprint(
-            digest,
+            subject.digest,
             tokenizer_fingerprint(subject.tokenizer),
             subject.tokenizer.behaviour.prefix,
             sorted(subject.tokenizer.special.end_of_generation),

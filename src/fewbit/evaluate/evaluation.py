@@ -15,7 +15,6 @@ from pathlib import Path
 from msgspec.structs import replace as replaced
 
 from fewbit.atomic import claimed
-from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.errors import OutputError
 from fewbit.evaluate.arms import Arms, Party, Role, local_party
 from fewbit.evaluate.axis import Axis, Progress
@@ -169,16 +168,13 @@ class _Comparison:
 
     def arms(self) -> Arms:
         """Return what the axes run on."""
-        digest = content_digest(self.source.model.checkpoint)
         parties: dict[Role, Party] = {
-            Role.SOURCE: local_party(self.source, self.settings.run_settings(), digest)
+            Role.SOURCE: local_party(self.source, self.settings.run_settings())
         }
         if self.floor is not None:
-            parties[Role.FLOOR] = local_party(self.source, self.floor.settings, digest)
+            parties[Role.FLOOR] = local_party(self.source, self.floor.settings)
         parties[Role.CANDIDATE] = local_party(
-            self.candidate,
-            self.settings.candidate_settings(),
-            content_digest(self.candidate.model.checkpoint),
+            self.candidate, self.settings.candidate_settings()
         )
         return Arms(parties, self.settings.work)
 
@@ -227,9 +223,7 @@ def _measure(
     threads = settings.threads or available_cores()
     progress("scan: weights", 0, 1)
     scanned = scan(found.source, found.candidate, threads=threads)
-    if any(
-        not finding.passed for finding in waived([scanned], gate)[0].findings if not finding.waived
-    ):
+    if not all(f.passed or f.waived for f in waived([scanned], gate)[0].findings):
         return (scanned,), replaced(gate, waive=_of_scan(gate))
     arms = found.arms()
     if not settings.screen:

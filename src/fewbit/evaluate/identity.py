@@ -1,7 +1,7 @@
 """Whether two files are one model in two forms: what must agree before any figure means something.
 
 Checked in this order: architecture, vocabulary, special tokens, how a text begins, tokens of a
-probe text and merges, chat template, and every tensor that is not quantized. The first difference
+probe text and merges, chat template, generation settings, and every tensor that is not quantized. The first difference
 refuses the comparison. Slots are compared, not stored names, so that a GGUF file can stand against
 a Hugging Face folder.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.errors import IdentityError, NumericalError
+from fewbit.evaluate.provenance import compare_generation, revision_of
 from fewbit.formats.registry import F32, FLOATS, decode, decode_rows, encode
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.decoder import build_program
@@ -50,6 +52,11 @@ class Subject:
     chat_template: str | None
     manifest: Manifest | None = None
 
+    @cached_property
+    def digest(self) -> str:
+        """The hash of all tensors, as a manifest has it; reads them all the first time."""
+        return content_digest(self.model.checkpoint)
+
 
 def check_identity(source: Subject, candidate: Subject) -> Identity:
     """Return what agrees, or refuse.
@@ -70,7 +77,7 @@ def origin_note(source: Subject, candidate: Subject) -> str | None:
     tensor that is not quantized is compared by value.
     """
     made = None if candidate.manifest is None else candidate.manifest.source
-    if made is None or made.sha256 == content_digest(source.model.checkpoint):
+    if made is None or made.sha256 == source.digest:
         return None
     return (
         f"The candidate was not quantized from this source but from {made.path} (by its manifest; "
@@ -177,6 +184,10 @@ def _chat_template(source: Subject, candidate: Subject) -> str:
     return f"{len(one)} characters" if one else "none"
 
 
+def _generation(source: Subject, candidate: Subject) -> str:
+    return compare_generation(source.model.checkpoint, candidate.model.checkpoint)
+
+
 _CHECKS: Mapping[str, Callable[[Subject, Subject], str]] = {
     "architecture": _architecture,
     "vocabulary": _vocabulary,
@@ -184,6 +195,7 @@ _CHECKS: Mapping[str, Callable[[Subject, Subject], str]] = {
     "beginning of a text": _beginning,
     "tokenization": _tokenization,
     "chat template": _chat_template,
+    "generation settings": _generation,
 }
 
 
@@ -217,6 +229,9 @@ def _compare_tensors(
         equal_tensors=equal,
         rounded_tensors=rounded,
         declared=tuple(declared),
+        source_sha256=source.digest,
+        candidate_sha256=candidate.digest,
+        source_revision=revision_of(one.path),
     )
 
 

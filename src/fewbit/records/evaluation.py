@@ -38,6 +38,11 @@ class Identity(Record, frozen=True, kw_only=True):
     rounded_tensors: int = 0
     """Unquantized tensors that equal the source's values rounded to a narrower float type."""
     declared: tuple[DeclaredChange, ...] = ()
+    source_sha256: str = ""
+    """Of all tensors, as a manifest has it; empty where the model cannot be read."""
+    candidate_sha256: str = ""
+    source_revision: str = ""
+    """The snapshot of a hub's repository that the source's path names; empty where it names none."""
 
 
 class ArmFacts(Record, frozen=True, kw_only=True):
