@@ -4,6 +4,7 @@ import re
 
 import chromium
 import pytest
+import sample_details
 import sample_evaluation as sample
 from any_record import any_record
 
@@ -26,7 +27,7 @@ OVERFLOWING = """[...document.querySelectorAll('body, body *')]
 OUTSIDE = """[...document.querySelectorAll('body *')]
   .filter(e => !e.closest('svg.patterns') && !e.closest('details:not([open])'))
   .map(e => [e, e.getBoundingClientRect()])
-  .filter(([e, r]) => r.width > 0 && (r.right > innerWidth + 1 || r.left < -1))
+  .filter(([e, r]) => r.width > 0 && (r.right > WIDTH + 1 || r.left < -1))
   .map(([e, r]) => e.tagName + ' ' + (e.textContent || '').slice(0, 30) + ' ' + r.right)"""
 
 CHARTS = """[...document.querySelectorAll('svg.chart')]
@@ -56,13 +57,14 @@ def files(tmp_path_factory):
         "certificate": html.certificate_page(any_record(Certificate)),
         "comparison": comparison_page(compare(*two, ("a.json", "b.json"))),
         "record": html.record_page("Speed", any_record(SpeedReport)),
+        "details": html.record_page("Details", sample_details.details()),
     }
     for name, text in pages.items():
         (folder / f"{name}.html").write_text(text)
     return folder
 
 
-PAGES = ("evaluation", "compress", "certificate", "comparison", "record")
+PAGES = ("evaluation", "compress", "certificate", "comparison", "record", "details")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -80,7 +82,7 @@ def test_nothing_scrolls_sideways_or_leaves_the_page(page, files, name, width):
     page.value("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.value("document.documentElement.scrollWidth") <= width
     assert page.value(OVERFLOWING) == []
-    assert page.value(OUTSIDE) == []
+    assert page.value(OUTSIDE.replace("WIDTH", str(width))) == []
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])
@@ -99,6 +101,18 @@ def test_every_chart_is_drawn_with_letters_that_can_be_read(page, files, name, w
     assert page.value(UNREADABLE) == 0
 
 
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_curves_distributions_and_examples_are_drawn(page, files, width):
+    page.open(files / "details.html", width=width)
+    drawn = {label: parts for label, across, down, parts in page.value(CHARTS) if across > 200}
+    assert drawn["Divergence by position: nats along position, tokens"] > 8 * 2
+    assert drawn["Gap between tokens, 4 requests at once: source above, candidate below"] > 20
+    columns = page.value(
+        "getComputedStyle(document.querySelector('.answers')).gridTemplateColumns.split(' ').length"
+    )
+    assert columns == (1 if width == PHONE else 2)
+
+
 def test_dark_is_dark_and_light_is_light(page, files):
     def lightness():
         shade = page.value("getComputedStyle(document.body).backgroundColor")
@@ -107,7 +121,8 @@ def test_dark_is_dark_and_light_is_light(page, files):
     page.open(files / "evaluation.html", width=DESK, dark=True)
     dark = lightness()
     page.open(files / "evaluation.html", width=DESK)
-    assert dark < 120 < 600 < lightness()
+    assert dark < 120
+    assert lightness() > 600
 
 
 def test_it_prints_with_what_is_folded(page, files):
@@ -136,5 +151,5 @@ def test_what_goes_wrong_is_noticed(page, tmp_path):
     assert len(page.requests) == 2
     assert any("oh" in said or "Uncaught" in said for said in page.complaints)
     assert page.value("document.documentElement.scrollWidth") > PHONE
-    assert page.value(OUTSIDE)
+    assert page.value(OUTSIDE.replace("WIDTH", str(PHONE)))
     assert page.value(CHARTS)[0][2] == 0

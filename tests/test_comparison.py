@@ -1,4 +1,4 @@
-"""Two evaluations beside each other: paired by item where the items are the same."""
+"""Two evaluations beside each other: paired where items are the same, said where they are not."""
 
 import io
 

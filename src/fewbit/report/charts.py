@@ -12,7 +12,7 @@ from fewbit.records.figures import number, size
 from fewbit.records.language import HistogramBin
 from fewbit.records.model import ModelFacts
 from fewbit.records.scan import TensorError
-from fewbit.report.svg import NOTHING, Box, drawing, heat, line, rect, text
+from fewbit.report.svg import NOTHING, Box, beside, drawing, heat, line, rect, text
 
 _ROLES = ("q", "k", "v", "o", "gate", "up", "down")
 _SHARES = 4
@@ -22,7 +22,10 @@ _SHARES = 4
 def size_chart(models: Sequence[tuple[str, ModelFacts]]) -> Markup:
     """Draw models as bars of bytes, one segment a number format, longest first."""
     most = max(model.bytes for _, model in models) or 1
-    patterns = _patterns(share.format for _, model in models for share in model.formats)
+    bytes_of: Counter[str] = Counter()
+    for _, model in models:
+        bytes_of.update({share.format: share.bytes for share in model.formats})
+    patterns = _patterns(bytes_of)
     parts: list[Markup] = []
     for row, (name, model) in enumerate(models):
         y, x = row * 62, 0.0
@@ -65,7 +68,7 @@ def layer_chart(tensors: Iterable[TensorError]) -> Markup:
         return NOTHING
     layers = 1 + max(layer for layer, _ in cells)
     worst = max(t.relative_error for t in cells.values()) or 1.0
-    patterns = _patterns(t.candidate_format for t in cells.values())
+    patterns = _patterns(Counter(t.candidate_format for t in cells.values()))
     tall, wide = 26, 100 / layers
     parts: list[Markup] = []
     for (layer, role), tensor in cells.items():
@@ -79,9 +82,8 @@ def layer_chart(tensors: Iterable[TensorError]) -> Markup:
     parts += _layer_numbers(layers, wide, bottom + 14)
     label = "Relative error of each layer's matrices"
     roles = [text(0, row * tall + 15, role, "start") for row, role in enumerate(_ROLES)]
-    beside = drawing(bottom + 20, "matrices", [*roles, text(0, bottom + 14, "layer", "start")])
-    chart = Markup('<div class="labelled">{}{}</div>')
-    drawn = chart.format(beside, drawing(bottom + 20, label, parts))
+    names = drawing(bottom + 20, "matrices", [*roles, text(0, bottom + 14, "layer", "start")])
+    drawn = beside(names, drawing(bottom + 20, label, parts))
     return drawn + _heat_legend(worst) + _legend(patterns)
 
 
@@ -97,9 +99,8 @@ def _heat_legend(worst: float) -> Markup:
     return legend.format(scale, f"{number(worst)} relative error")
 
 
-def _patterns(formats: Iterable[str]) -> dict[str, str]:
+def _patterns(counts: Mapping[str, int]) -> dict[str, str]:
     """Return the class of each format's pattern, the commonest format's first."""
-    counts = Counter(formats)
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     return {name: f"share{i % _SHARES}" for i, name in enumerate(ordered)}
 
@@ -114,7 +115,9 @@ def _legend(patterns: Mapping[str, str]) -> Markup:
 
 
 def _is_tick(edge: float) -> bool:
-    return edge == 0 or abs(math.log10(edge) - round(math.log10(edge))) < 1e-9
+    """Whether an edge has its name written under it: 0, and every second power of ten."""
+    power = math.log10(edge) if edge else 1.0
+    return edge == 0 or (abs(power - round(power)) < 1e-9 and round(power) % 2 == 1)
 
 
 def _role(tensor: TensorError) -> str:

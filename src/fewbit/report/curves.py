@@ -14,6 +14,7 @@ from fewbit.report.svg import (
     Box,
     LogScale,
     Scale,
+    beside,
     drawing,
     even_ticks,
     line,
@@ -29,21 +30,24 @@ def curve_chart(curve: Curve) -> Markup:
     """Draw each band's mean as a step with its interval, and the noise floor dashed."""
     if not curve.bands:
         return NOTHING
-    most = max(_highest(band) for band in curve.bands)
-    least = min(0.0, *(_lowest(band) for band in curve.bands))
+    floors = [band.floor for band in curve.bands if band.floor is not None]
+    most = max(*(_high(band) for band in curve.bands), *floors, 0.0)
+    least = min(*(_low(band) for band in curve.bands), *floors, 0.0)
     down = Scale(least, most or 1.0, _FLOOR, _TOP + 8)
     wide = 100 / len(curve.bands)
     parts: list[Markup] = []
+    names: list[Markup] = []
     for tick in even_ticks(least, most, 4):
-        parts += [line(0, down(tick), 100, down(tick), "grid")]
-        parts += [text(0, down(tick) - 3, f"{tick:.3g}", "start")]
+        parts.append(line(0, down(tick), 100, down(tick), "grid"))
+        names.append(text(100, down(tick) + 4, f"{tick:.3g}", "end"))
     for i, band in enumerate(curve.bands):
         parts += _band(band, Box(i * wide, 0, wide, 0), down, curve.unit)
     parts.append(line(0, _FLOOR, 100, _FLOOR, "axis"))
     parts += _edges(curve.bands, wide)
     parts.append(text(100, _HEIGHT - 2, curve.across, "end"))
-    parts.append(text(100, 12, curve.unit, "end"))
-    return drawing(_HEIGHT, f"{curve.title}: {curve.unit} along {curve.across}", parts)
+    names.append(text(100, 12, curve.unit, "end"))
+    chart = drawing(_HEIGHT, f"{curve.title}: {curve.unit} along {curve.across}", parts)
+    return beside(drawing(_HEIGHT, "scale", names), chart, "narrow")
 
 
 def distribution_chart(arms: Sequence[Distribution]) -> Markup:
@@ -87,7 +91,7 @@ def amount(value: float, unit: str) -> str:
 
 def _band(band: Band, place: Box, down: Scale, unit: str) -> list[Markup]:
     left, wide = place.x, place.wide
-    upper, lower = down(_highest(band)), down(_lowest(band))
+    upper, lower = down(_high(band)), down(_low(band))
     found = f"{number(band.figure.value)} {unit}".strip()
     hint = f"{band.low:g} to {_end(band)}: {found}, {band.count:,} of them"
     spread = Box(left + 0.08 * wide, upper, 0.84 * wide, max(lower - upper, 1))
@@ -113,14 +117,12 @@ def _end(band: Band) -> str:
     return "the end" if band.high is None else f"{band.high:g}"
 
 
-def _highest(band: Band) -> float:
-    high = band.figure.value if band.figure.high is None else band.figure.high
-    return max(high, band.floor or 0.0)
+def _high(band: Band) -> float:
+    return band.figure.value if band.figure.high is None else band.figure.high
 
 
-def _lowest(band: Band) -> float:
-    low = band.figure.value if band.figure.low is None else band.figure.low
-    return low if band.floor is None else min(low, band.floor)
+def _low(band: Band) -> float:
+    return band.figure.value if band.figure.low is None else band.figure.low
 
 
 def _counted(values: Sequence[float], x: LogScale) -> list[int]:

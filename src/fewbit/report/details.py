@@ -22,6 +22,9 @@ from fewbit.report.kernel_rows import kernel_rows
 
 MOST_ROWS = 400
 """Rows of a table that are drawn; the record has all."""
+MOST_COLUMNS = 8
+"""A table of more columns is turned, or listed."""
+_SIDE_BY_SIDE = 5
 _FOLDED = 14
 """A longer table is folded."""
 
@@ -48,6 +51,13 @@ class Table:
     def kinds(self) -> str:
         """A letter a column: n for numbers, t for text."""
         return "".join("n" if number else "t" for number in self.numbers)
+
+    @property
+    def shape(self) -> str:
+        """Pairs, rows, or, of more columns than a page has room for, a list of names a row."""
+        if self.headings == ("", ""):
+            return "pairs"
+        return "listed" if len(self.headings) > MOST_COLUMNS else "stacked"
 
     @property
     def folded(self) -> bool:
@@ -211,8 +221,16 @@ def _table(title: str, records: Sequence[Record]) -> Table:
         for record in records[:MOST_ROWS]
     )
     numeric = tuple(isinstance(getattr(records[0], name, None), (int, float)) for name in columns)
-    left = max(0, len(records) - MOST_ROWS)
-    return Table(title, tuple(words(name) for name in columns), numeric, rows, left)
+    headings = tuple(words(name) for name in columns)
+    if len(columns) > MOST_COLUMNS and 1 < len(rows) <= _SIDE_BY_SIDE:
+        return _turned(title, headings, rows)
+    return Table(title, headings, numeric, rows, max(0, len(records) - MOST_ROWS))
+
+
+def _turned(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:
+    """Return a table with a column for each record: few of them, with many fields."""
+    first, *others = zip(headings, *rows, strict=True)
+    return Table(title, first, (False, *(True for _ in rows)), tuple(others))
 
 
 def _kernels(title: str, kernels: Sequence[KernelRecord]) -> Table:

@@ -25,6 +25,7 @@ _CHARTS = SimpleNamespace(
     strip=strips.strip_chart,
     strip_axis=strips.strip_axis,
     flips=strips.flip_chart,
+    flip_key=strips.flip_key,
     curve=curves.curve_chart,
     distribution=curves.distribution_chart,
     histogram=charts.histogram_chart,
@@ -137,6 +138,7 @@ def render(template: str, title: str, **values: object) -> str:
         interval=_cell,
         by_kernel=kernel_rows,
         count="{:,}".format,
+        lines=_lines,
         kind=lambda block: type(block).__name__,
         means=MEANS.__getitem__,
         loop_means=_LOOP_MEANS.__getitem__,
@@ -150,6 +152,16 @@ def _cell(figure: Interval, margin: float | None = None) -> Markup:
     """Return a table cell's content: the figure, and its bounds in small print under it."""
     value, _, bounds = describe(figure, margin).partition(" ")
     return Markup("{}<small>{}</small>").format(value, bounds)
+
+
+def _lines(said: str) -> Markup:
+    """Return a figure in words with its bounds in small print under it."""
+    value, bracket, bounds = said.partition(" [")
+    return (
+        Markup("{}<small>{}</small>").format(value, f"[{bounds}")
+        if bracket
+        else Markup("{}").format(said)
+    )
 
 
 def _declared(change: DeclaredChange) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from fewbit.report.svg import NOTHING, Box, Scale, drawing, line, mark, rect, te
 _LEAST, _MOST = -0.35, 1.75
 """What is drawn, in margins; what lies beyond is an arrow at the end."""
 _SHARE = Scale(_LEAST, _MOST, 0, 100)
-_MIDDLE, _HEIGHT = 15, 30
+_MIDDLE, _HEIGHT = 15, 32
 
 
 class Strip(NamedTuple):
@@ -94,6 +94,11 @@ def flip_chart(flips: Flips) -> Markup:
     return drawing(20, f"{flips.harmful} harmed, {flips.helpful} helped of {flips.all}", parts)
 
 
+def flip_key(kind: str) -> Markup:
+    """Return a small field of one part's pattern, for a legend."""
+    return drawing(12, kind.removeprefix("flip-"), [rect(Box(0, 0, 100, 12), kind)])
+
+
 def flips_of(values: Sequence[tuple[float, float]]) -> Flips:
     """Count pairs of (source, candidate), each 0 for passed or 1 for failed."""
     pairs = [(source >= 0.5, candidate >= 0.5) for source, candidate in values]
@@ -106,14 +111,14 @@ def flips_of(values: Sequence[tuple[float, float]]) -> Flips:
 
 
 def _floor(strip: Strip) -> list[Markup]:
-    """Draw the noise floor as a bracket under the figure: a line with a tick at its middle."""
+    """Draw the noise floor under the figure: its interval as a line, a triangle at its value."""
     if strip.floor is None:
         return []
     low, value, high = (_place(strip, v) for v in _bounds(strip.floor))
     hint = f"noise floor: {number(strip.floor.value)}"
     return [
-        rect(Box(low, _MIDDLE + 8, max(high - low, 0.4), 2), "floor", hint),
-        line(value, _MIDDLE + 5, value, _MIDDLE + 13, "floor"),
+        rect(Box(low, _MIDDLE + 13, max(high - low, 0.4), 2), "floor", hint),
+        mark(value, _MIDDLE + 9, "source", hint),
     ]
 
 

@@ -83,6 +83,11 @@ def drawing(height: float, label: str, parts: Iterable[Markup], kind: str = "") 
     return head.format(kind, height, label) + NOTHING.join(parts) + Markup("</svg>")
 
 
+def beside(labels: Markup, chart: Markup, kind: str = "") -> Markup:
+    """Return a drawing with its rows' names, a drawing of the same height, to its left."""
+    return Markup('<div class="labelled {}">{}{}</div>').format(kind, labels, chart)
+
+
 def rect(box: Box, kind: str, hint: str = "") -> Markup:
     """Return a rectangle; one without width is still a line."""
     shape = Markup('<rect x="{:.2f}%" y="{:.1f}" width="{:.2f}%" height="{:.1f}" class="{}">')

@@ -155,21 +155,29 @@ def _tiles(e: Evaluation, rows: Sequence[Row]) -> tuple[Tile, ...]:
     by_name = {row.judgement.slice: row for row in rows}
     wanted = {
         "language/kl": "mean KL(source || candidate), nats",
-        "language/perplexity": "× the source's perplexity",
-        "speed/decode/1": "× the source's seconds a token",
-        "memory/peak/16": "× the source's peak memory",
+        "language/perplexity": "the source's perplexity",
+        "speed/decode/1": "the source's seconds a token",
+        "memory/peak/16": "the source's peak memory",
     }
     for name, what in wanted.items():
         row = by_name.get(name)
         if row is not None:
-            figure, margin = row.judgement.figure, row.judgement.margin
-            _, _, bounds = row.words(figure).partition("[")
-            tiles.append(Tile(number(figure.value, margin), what, bounds.partition("]")[0]))
+            tiles.append(_figure_tile(row, what))
     judged = [row for row in rows if row.strip]
     if judged:
         inside = sum(row.word == "ACCEPT" for row in judged)
         tiles.append(Tile(f"{inside} of {len(judged)}", "judged slices inside their margins"))
     return tuple(tiles)
+
+
+def _figure_tile(row: Row, what: str) -> Tile:
+    figure, margin = row.judgement.figure, row.judgement.margin
+    bounds = ""
+    if figure.low is not None and figure.high is not None:
+        low, high = number(figure.low, margin), number(figure.high, margin)
+        bounds = f"{figure.level:.0%}: {low} to {high}"
+    ratio = " ×" if row.unit == "×" else ""
+    return Tile(f"{number(figure.value, margin)}{ratio}", what, bounds)
 
 
 def _size_tile(e: Evaluation) -> Tile:
