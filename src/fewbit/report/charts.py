@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -39,6 +40,29 @@ def size_chart(models: Sequence[tuple[str, ModelFacts]]) -> Markup:
             x += wide
     chart = drawing(62 * len(models) - 12, "Bytes by number format", parts)
     return chart + _legend(patterns)
+
+
+class Bar(NamedTuple):
+    """An amount with its name."""
+
+    name: str
+    value: float
+    said: str
+    """The amount in words."""
+    arm: int
+    """0 for the source, 1 for what is beside it; each has its pattern."""
+
+
+def bar_chart(bars: Sequence[Bar]) -> Markup:
+    """Draw amounts as bars from zero, names and amounts above each."""
+    most = max((bar.value for bar in bars), default=0.0) or 1.0
+    parts: list[Markup] = []
+    for row, bar in enumerate(bars):
+        y = row * 36
+        parts += [text(0, y + 12, bar.name, "start"), text(100, y + 12, bar.said, "end", "strong")]
+        kind = "share3" if bar.arm == 0 else f"share{bar.arm - 1}"
+        parts.append(rect(Box(0, y + 17, 100 * bar.value / most, 12), kind, bar.said))
+    return drawing(36 * len(bars), "amounts as bars", parts)
 
 
 def histogram_chart(bins: Sequence[HistogramBin]) -> Markup:

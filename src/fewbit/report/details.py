@@ -17,6 +17,8 @@ from fewbit.records.drawn import Curve, Distribution, Example
 from fewbit.records.figures import describe, number, size
 from fewbit.records.interval import Interval
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.tasks import TaskFigures
+from fewbit.report.charts import Bar
 from fewbit.report.curves import amount, quantile
 from fewbit.report.kernel_rows import kernel_rows
 
@@ -24,8 +26,23 @@ MOST_ROWS = 400
 """Rows of a table that are drawn; the record has all."""
 MOST_COLUMNS = 8
 """A table of more columns is turned, or listed."""
-_SIDE_BY_SIDE = 5
+_SIDE_BY_SIDE = 6
 _FOLDED = 14
+_SHARES = ("right", "chance", "clipped", "zeroed", "share", "unseen", "proposable")
+"""Last words of fields that are shares of 1."""
+_SHOWN = {
+    TaskFigures: (
+        "task",
+        "rule",
+        "items",
+        "chance",
+        "source_right",
+        "floor_right",
+        "candidate_right",
+        "lead_change",
+    ),
+}
+"""The columns of records with too many for a table; the record has all."""
 """A longer table is folded."""
 
 
@@ -104,7 +121,15 @@ class Lines:
     lines: tuple[str, ...]
 
 
-Block = Facts | Table | Curves | Distributions | Examples | Lines
+@dataclass(frozen=True)
+class Bars:
+    """Amounts of one kind, each a bar."""
+
+    title: str
+    bars: tuple[Bar, ...]
+
+
+Block = Bars | Facts | Table | Curves | Distributions | Examples | Lines
 
 
 def blocks_of(details: Record | None, without: Collection[str] = ()) -> list[Block]:
@@ -156,8 +181,10 @@ def said(name: str, value: object) -> str:
 def _number(name: str, value: float) -> str:
     if "bytes" in name.split("_"):
         return size(int(value))
-    if name.endswith("seconds") or name in {"first_token", "gap"}:
+    if name.endswith(("seconds", "first_token")) or name.startswith("gap"):
         return amount(value, "seconds")
+    if name.rpartition("_")[2] in _SHARES:
+        return f"{value:.1%}"
     return f"{value:,}" if isinstance(value, int) else number(value)
 
 
@@ -214,7 +241,7 @@ def _by_title(found: Sequence[Distribution]) -> list[Block]:
 
 
 def _table(title: str, records: Sequence[Record]) -> Table:
-    columns = [field.name for field in msgspec.structs.fields(records[0])]
+    columns = _SHOWN.get(type(records[0])) or _names(records[0])
     columns = [name for name in columns if any(_holds(getattr(r, name, None)) for r in records)]
     rows = tuple(
         tuple(said(name, getattr(record, name, None)) for name in columns)
@@ -225,6 +252,10 @@ def _table(title: str, records: Sequence[Record]) -> Table:
     if len(columns) > MOST_COLUMNS and 1 < len(rows) <= _SIDE_BY_SIDE:
         return _turned(title, headings, rows)
     return Table(title, headings, numeric, rows, max(0, len(records) - MOST_ROWS))
+
+
+def _names(record: Record) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(record))
 
 
 def _turned(title: str, headings: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:

@@ -31,6 +31,7 @@ _CHARTS = SimpleNamespace(
     histogram=charts.histogram_chart,
     layers=charts.layer_chart,
     size=charts.size_chart,
+    bars=charts.bar_chart,
     frontier=frontier.frontier_chart,
 )
 _LOOP_MEANS = {

@@ -14,6 +14,7 @@ from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
 from fewbit.report.details import Block, Examples, blocks_of
 from fewbit.report.judged import Row, rows_of
+from fewbit.report.machine import machine_blocks
 
 TITLES = {
     "language": "Language",
@@ -37,7 +38,8 @@ MEANS = {
     Outcome.INCONCLUSIVE: "Nothing is shown to be outside its margin, and not everything to be "
     "inside. The command ends with 4.",
 }
-MOST_EXAMPLES = 24
+MOST_EXAMPLES = 8
+"""Of each axis."""
 _DRAWN_BY_HAND = frozenset(
     {
         "text",
@@ -92,7 +94,8 @@ class View:
     groups: tuple[Group, ...]
     parts: tuple[Part, ...]
     tiles: tuple[Tile, ...]
-    examples: tuple[Example, ...]
+    examples: tuple[tuple[str, tuple[Example, ...]], ...]
+    """Of each axis that has any, by its title, the worst first."""
     conditions: tuple[tuple[str, str], ...]
     contents: tuple[tuple[str, str], ...]
 
@@ -139,15 +142,20 @@ def _part(axis: AxisResult, rows: Sequence[Row]) -> Part:
     names = {found.name for found in axis.slices}
     ours = tuple(row for row in rows if row.slices and row.slices[0].name in names)
     language = axis.details if isinstance(axis.details, LanguageDetails) else None
-    blocks = blocks_of(axis.details, _DRAWN_BY_HAND if language else frozenset())
+    blocks = blocks_of(language, _DRAWN_BY_HAND) if language else machine_blocks(axis.details)
     kept = tuple(block for block in blocks if not isinstance(block, Examples))
     return Part(axis.axis, title_of(axis.axis), axis, ours, kept, language)
 
 
-def _examples(axes: Sequence[AxisResult]) -> tuple[Example, ...]:
-    blocks = [block for axis in axes for block in blocks_of(axis.details)]
-    found = [e for block in blocks if isinstance(block, Examples) for e in block.examples]
-    return tuple(sorted(found, key=lambda e: -e.harm)[:MOST_EXAMPLES])
+def _examples(axes: Sequence[AxisResult]) -> tuple[tuple[str, tuple[Example, ...]], ...]:
+    found = ((title_of(axis.axis), _worst(axis)) for axis in axes)
+    return tuple((title, examples) for title, examples in found if examples)
+
+
+def _worst(axis: AxisResult) -> tuple[Example, ...]:
+    blocks = [block for block in blocks_of(axis.details) if isinstance(block, Examples)]
+    found = [example for block in blocks for example in block.examples]
+    return tuple(sorted(found, key=lambda example: -example.harm)[:MOST_EXAMPLES])
 
 
 def _tiles(e: Evaluation, rows: Sequence[Row]) -> tuple[Tile, ...]:
