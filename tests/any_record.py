@@ -30,6 +30,8 @@ def _value(found, text):
 def _scalar(found, text):
     if isinstance(found, inspect.EnumType):
         return next(iter(found.cls)).value
+    if isinstance(found, inspect.LiteralType):
+        return found.values[0]
     kinds = {inspect.BoolType: True, inspect.IntType: 2, inspect.FloatType: 0.5}
     return kinds.get(type(found), text)
 
