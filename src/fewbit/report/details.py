@@ -30,7 +30,7 @@ _SIDE_BY_SIDE = 6
 _FOLDED = 14
 _SHARES = ("right", "chance", "clipped", "zeroed", "share", "unseen", "proposable")
 """Last words of fields that are shares of 1."""
-_SHOWN = {
+_SHOWN: dict[type[Record], tuple[str, ...]] = {
     TaskFigures: (
         "task",
         "rule",
@@ -242,7 +242,9 @@ def _by_title(found: Sequence[Distribution]) -> list[Block]:
 
 def _table(title: str, records: Sequence[Record]) -> Table:
     columns = _SHOWN.get(type(records[0])) or _names(records[0])
-    columns = [name for name in columns if any(_holds(getattr(r, name, None)) for r in records)]
+    columns = tuple(
+        name for name in columns if any(_holds(getattr(r, name, None)) for r in records)
+    )
     rows = tuple(
         tuple(said(name, getattr(record, name, None)) for name in columns)
         for record in records[:MOST_ROWS]
