@@ -11,8 +11,10 @@ from any_record import any_record
 from fewbit.evaluate.comparison import compare
 from fewbit.records.certificate import Certificate
 from fewbit.records.speed import SpeedReport
+from fewbit.records.validation import Validation
 from fewbit.report import html
 from fewbit.report.comparison import comparison_page
+from fewbit.report.validation import validation_page
 
 pytestmark = pytest.mark.browser
 
@@ -56,6 +58,7 @@ def files(tmp_path_factory):
         "compress": html.compress_page(sample.compress_report()),
         "certificate": html.certificate_page(any_record(Certificate)),
         "comparison": comparison_page(compare(*two, ("a.json", "b.json"))),
+        "validation": validation_page(any_record(Validation)),
         "record": html.record_page("Speed", any_record(SpeedReport)),
         "details": html.record_page("Details", sample_details.details()),
     }
@@ -64,7 +67,7 @@ def files(tmp_path_factory):
     return folder
 
 
-PAGES = ("evaluation", "compress", "certificate", "comparison", "record", "details")
+PAGES = ("evaluation", "compress", "certificate", "comparison", "validation", "record", "details")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

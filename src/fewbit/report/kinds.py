@@ -20,6 +20,7 @@ from fewbit.records.pair import PairReport
 from fewbit.records.speculation import SpeculationReport
 from fewbit.records.speed import SpeedReport
 from fewbit.records.speed_model import SpeedModelReport
+from fewbit.records.validation import Validation
 from fewbit.report.certificate import print_certificate
 from fewbit.report.comparison import comparison_page, print_comparison
 from fewbit.report.html import certificate_page, compress_page, evaluation_page, record_page
@@ -30,6 +31,7 @@ from fewbit.report.speculation import print_speculation
 from fewbit.report.speed import print_speed
 from fewbit.report.speed_model import print_speed_model, speed_model_page
 from fewbit.report.terminal import print_compress, print_evaluation
+from fewbit.report.validation import print_validation, validation_page
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ KINDS = (
     Kind("compress", CompressReport, "fewbit compress", print_compress, compress_page),
     Kind("certificate", Certificate, "fewbit certify", print_certificate, certificate_page),
     Kind("comparison", Comparison, "fewbit report", print_comparison, comparison_page),
+    Kind("validation", Validation, "fewbit validate", print_validation, validation_page),
     Kind("pair", PairReport, "fewbit pair", print_pair, _plain("Pair check")),
     Kind("speed", SpeedReport, "fewbit bench", print_speed, _plain("Speed")),
     Kind(

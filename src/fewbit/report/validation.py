@@ -1,4 +1,4 @@
-"""Six questions about a target with a draft, on a terminal."""
+"""Six questions about a target with a draft, on a terminal and as a page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from fewbit.records.outcome import Outcome
 from fewbit.records.validation import Question, Validation
+from fewbit.report.html import render
 
 ANSWERS = {Outcome.ACCEPT: "yes", Outcome.REJECT: "no", Outcome.INCONCLUSIVE: "not decided"}
 """What an outcome is in answer to a question."""
@@ -28,6 +29,22 @@ def print_validation(validation: Validation, console: Console) -> None:
         f"[dim]({validation.seconds:.0f} s)[/]",
         highlight=False,
     )
+
+
+def validation_page(validation: Validation) -> str:
+    """Return a validation as a page of its own."""
+    title = f"{validation.outcome.value}: {validation.target} with {validation.draft}"
+    return render(
+        "validation.html.j2", title, v=validation, answers=ANSWERS, reasons=_reasons(validation)
+    )
+
+
+def _reasons(validation: Validation) -> tuple[str, ...]:
+    """Return the questions that decide, with the first of their evidence."""
+    if validation.outcome is Outcome.ACCEPT:
+        return ("All six questions are answered by yes.",)
+    deciding = (q for q in validation.questions if q.outcome is validation.outcome)
+    return tuple(f"{q.name}: {' '.join(q.evidence[:1])}" for q in deciding)
 
 
 def _print_question(number: int, question: Question, console: Console) -> None:
