@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # `make bench LARGE=FILE` names Qwen2.5-Coder-1.5B-Instruct in Q4_K_M; rows without it say so.
 VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE))
 
-.PHONY: demo test test-interop test-report check format clean
+.PHONY: demo test test-interop test-report report-images check format clean
 .PHONY: sanitize sanitize-thread check-arm64
 .PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
 .PHONY: bench-quality bench-quantize bench-speculation
@@ -28,6 +28,9 @@ test-interop: .venv/interop  ## the tests against torch, transformers, compresse
 
 test-report: .venv/dev  ## pages in headless Chromium: nothing fetched, charts drawn, phones, paper
 	$(BIN)/python -m pytest -m browser
+
+report-images: .venv/dev  ## the README's screenshots, from a record (RECORD=evaluation.json)
+	$(BIN)/python benchmarks/report_images.py $(RECORD)
 
 check: .venv/dev  ## style, types, import floors, public names
 	$(BIN)/ruff check .
