@@ -43,7 +43,7 @@ def curves():
             title="Divergence by position",
             across="position, tokens",
             unit="nats",
-            bands=bands([0, 64, 128, 256, 384, 512, 768, 1024], 0.004),
+            bands=bands([0.0, 64.0, 128.0, 256.0, 384.0, 512.0, 768.0, 1024.0], 0.004),
         ),
         Curve(
             title="Divergence by the source's confidence",

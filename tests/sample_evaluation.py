@@ -3,6 +3,9 @@
 import math
 import random
 
+import sample_details
+import sample_machine
+
 from fewbit.records.conditions import Conditions
 from fewbit.records.evaluation import (
     ArmFacts,
@@ -28,6 +31,7 @@ from fewbit.records.language import (
 from fewbit.records.measurement import AxisResult, Finding, Item, Measure, Slice
 from fewbit.records.model import FormatShare, ModelFacts
 from fewbit.records.outcome import Outcome
+from fewbit.records.tasks import TasksDetails
 
 ROLES = ("q", "k", "v", "o", "gate", "up", "down")
 KL_MARGIN, PERPLEXITY_MARGIN = 0.05, 1.03
@@ -174,7 +178,8 @@ def tasks_axis(name="tasks/arithmetic", title="wrong answers in arithmetic", har
         items=items,
         note="Answers are read from the last number.",
     )
-    return AxisResult(axis="tasks", slices=(one,), seconds=61.0)
+    details = TasksDetails(harmful=sample_details.examples())
+    return AxisResult(axis="tasks", slices=(one,), details=details, seconds=61.0)
 
 
 def kernels_axis():
@@ -190,7 +195,7 @@ def kernels_axis():
             waived="They are tiny.",
         ),
     )
-    return AxisResult(axis="kernels", findings=found, seconds=0.1)
+    return AxisResult(axis="kernels", findings=found, details=sample_machine.kernels(), seconds=0.1)
 
 
 def judgement(name, figure, margin, floor=None, **more):
@@ -248,7 +253,14 @@ def speed_axis():
         title="seconds a token, 1 request",
         items=items,
     )
-    return AxisResult(axis="speed", slices=(one,), seconds=20.0)
+    return AxisResult(axis="speed", slices=(one,), details=sample_machine.speed(), seconds=20.0)
+
+
+def other_axes():
+    return (
+        AxisResult(axis="memory", details=sample_machine.memory(), seconds=9.0),
+        AxisResult(axis="numerics", details=sample_machine.numerics(), seconds=4.0),
+    )
 
 
 def verdict(found):
@@ -310,7 +322,13 @@ def evaluation(
             ArmFacts(role="floor", run="bf16 inputs instead of int8-g32"),
             ArmFacts(role="candidate", run="as it is, int8-g32 inputs", template="ef" * 32),
         ),
-        axes=(language_axis(kl, ratio, documents), tasks_axis(), speed_axis(), kernels_axis()),
+        axes=(
+            language_axis(kl, ratio, documents),
+            tasks_axis(),
+            speed_axis(),
+            kernels_axis(),
+            *other_axes(),
+        ),
         gate=Gate(
             slices=(
                 SliceRule(match="language/kl", margin=KL_MARGIN),

@@ -126,7 +126,7 @@ def numerics():
         for i in range(120)
     )
     bands = tuple(
-        Band(low=i, high=i + 1, count=4, figure=Interval(value=40 + i), floor=39 + i)
+        Band(low=i * 1.0, high=i + 1.0, count=4, figure=Interval(value=40.0 + i), floor=39.0 + i)
         for i in range(30)
     )
     curve = Curve(title="Outliers by layer", across="layer", unit="times the median", bands=bands)
