@@ -41,6 +41,7 @@ def test_a_model_is_itself(source):
         "beginning of a text",
         "tokenization",
         "chat template",
+        "generation settings",
     ]
     assert found.equal_tensors == len(random_weights(CONFIG))
     assert (found.rounded_tensors, found.declared) == (0, ())

@@ -26,7 +26,7 @@ def test_equal_settings_are_counted_and_who_wrote_them_does_not_matter(tmp_path)
 @pytest.mark.parametrize("settings", [{"temperature": 0.7, "top_p": 0.9}, {"top_p": 0.9}, None])
 def test_a_difference_is_refused_by_name(tmp_path, settings):
     one = folder(tmp_path, "a", {"temperature": 0.6, "top_p": 0.9})
-    with pytest.raises(IdentityError, match="configuration's 'temperature' is 0.6 in the source"):
+    with pytest.raises(IdentityError, match=r"configuration's 'temperature' is 0\.6 in the source"):
         compare_generation(one, folder(tmp_path, "b", settings))
 
 

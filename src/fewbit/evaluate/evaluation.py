@@ -173,9 +173,7 @@ class _Comparison:
         }
         if self.floor is not None:
             parties[Role.FLOOR] = local_party(self.source, self.floor.settings)
-        parties[Role.CANDIDATE] = local_party(
-            self.candidate, self.settings.candidate_settings()
-        )
+        parties[Role.CANDIDATE] = local_party(self.candidate, self.settings.candidate_settings())
         return Arms(parties, self.settings.work)
 
 

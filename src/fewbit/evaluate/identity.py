@@ -1,9 +1,9 @@
 """Whether two files are one model in two forms: what must agree before any figure means something.
 
 Checked in this order: architecture, vocabulary, special tokens, how a text begins, tokens of a
-probe text and merges, chat template, generation settings, and every tensor that is not quantized. The first difference
-refuses the comparison. Slots are compared, not stored names, so that a GGUF file can stand against
-a Hugging Face folder.
+probe text and merges, chat template, generation settings, and every tensor that is not quantized.
+The first difference refuses the comparison. Slots are compared, not stored names, so that a GGUF
+file can stand against a Hugging Face folder.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Identity(Record, frozen=True, kw_only=True):
     """Of all tensors, as a manifest has it; empty where the model cannot be read."""
     candidate_sha256: str = ""
     source_revision: str = ""
-    """The snapshot of a hub's repository that the source's path names; empty where it names none."""
+    """The snapshot of a hub's repository that the source's path names, if it names one."""
 
 
 class ArmFacts(Record, frozen=True, kw_only=True):
