@@ -19,7 +19,7 @@ _TASKS: tuple[tuple[str, str, str, int, Callable[[], tuple[Item, ...]]], ...] = 
     ("facts", "choice", "likelihood", 1, generated.facts),
     ("grammar", "choice", "likelihood", 1, generated.grammar),
     ("numbers", "choice", "likelihood", 1, generated.numbers),
-    ("order", "choice", "likelihood", 1, generated.order),
+    ("patterns", "choice", "likelihood", 1, generated.patterns),
     ("reading", "choice", "likelihood", 1, passages.reading),
     ("short-answers", "generation", "contains", 24, passages.short_answers),
     ("word-problems", "generation", "number", 48, passages.word_problems),

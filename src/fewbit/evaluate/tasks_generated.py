@@ -130,23 +130,29 @@ def _pairs() -> Iterator[ChoiceItem]:
         yield choice(f"pair-{number}", start, f"{right}.", [f"{wrong}."])
 
 
-_SUMS = 20
-"""Items of each operation."""
+_SUMS = 30
+"""Items of each operation, and sequences."""
 
 
 def numbers() -> tuple[ChoiceItem, ...]:
-    """Return sums, differences, products and sequences; wrong options are near the right one."""
-    return (*_calculations(), *_sequences())
+    """Return sums and products behind worked ones; wrong options are near the right one."""
+    return tuple(_calculations())
+
+
+_SHOWN = ("2 + 3 = 5", "3 * 4 = 12", "6 + 7 = 13")
+"""What a calculation looks like, before each of them."""
 
 
 def _calculations() -> Iterator[ChoiceItem]:
     for n in range(_SUMS):
-        a, b = drawn(f"plus/a/{n}", 11, 20 + 4 * n), drawn(f"plus/b/{n}", 6, 12 + 3 * n)
-        yield _calculation(f"plus-{n + 1}", f"{a} + {b} =", a + b)
-        c, d = drawn(f"minus/c/{n}", 30, 50 + 3 * n), drawn(f"minus/d/{n}", 3, 12 + n)
-        yield _calculation(f"minus-{n + 1}", f"{c} - {d} =", c - d)
-        e, f = drawn(f"times/e/{n}", 3, 12), drawn(f"times/f/{n}", 2, 9)
-        yield _calculation(f"times-{n + 1}", f"{e} * {f} =", e * f)
+        a, b = drawn(f"plus/a/{n}", 3, 9 + n), drawn(f"plus/b/{n}", 2, 9)
+        yield _calculation(f"plus-{n + 1}", _asked(f"{a} + {b} ="), a + b)
+        e, f = drawn(f"times/e/{n}", 3, 5 + n // 3), drawn(f"times/f/{n}", 2, 9)
+        yield _calculation(f"times-{n + 1}", _asked(f"{e} * {f} ="), e * f)
+
+
+def _asked(calculation: str) -> str:
+    return "\n".join((*_SHOWN, calculation))
 
 
 def _calculation(name: str, prompt: str, right: int) -> ChoiceItem:
@@ -171,41 +177,38 @@ _ORDERS = (
     ("stronger", "strongest", "weakest"),
     ("heavier", "heaviest", "lightest"),
 )
-_THINGS = (
-    ("heavier", "a brick", "a feather"),
-    ("larger", "an elephant", "a mouse"),
-    ("faster", "an aeroplane", "a bicycle"),
-    ("hotter", "boiling water", "ice"),
-    ("longer", "a century", "a week"),
-    ("louder", "thunder", "a whisper"),
-    ("sweeter", "honey", "vinegar"),
-    ("harder", "a diamond", "butter"),
-    ("deeper", "an ocean", "a puddle"),
-    ("taller", "a skyscraper", "a cottage"),
-    ("softer", "a pillow", "a rock"),
-    ("more expensive", "a new car", "a new pencil"),
-    ("brighter", "the sun", "a candle"),
-    ("older", "a grandmother", "a baby"),
-    ("smaller", "an ant", "a horse"),
-    ("slower", "a snail", "a cheetah"),
+_LISTS = (
+    "one two three four five",
+    "Monday Tuesday Wednesday Thursday Friday",
+    "January February March April May",
+    "first second third fourth fifth",
+    "ten twenty thirty forty fifty",
+    "A B C D E",
+    "spring summer autumn winter spring",
+    "five six seven eight nine",
+    "August September October November December",
+    "morning noon afternoon evening night",
+    "ten nine eight seven six",
+    "P Q R S T",
+    "red blue red blue red",
+    "big bigger biggest small smaller smallest",
+    "I II III IV V",
+    "Z Y X W V",
+    "a1 b2 c3 d4 e5",
+    "Friday Thursday Wednesday Tuesday Monday",
+    "cat dog dog cat dog dog cat",
+    "eleven twelve thirteen fourteen fifteen",
+    "2000 2004 2008 2012 2016",
+    "two four six eight ten",
+    "go went gone see saw seen",
+    "hundred ninety eighty seventy sixty",
 )
-_WORDS = (
-    ("apple", "grape", "melon"),
-    ("bread", "milk", "sugar"),
-    ("blue", "green", "yellow"),
-    ("cat", "horse", "zebra"),
-    ("chair", "lamp", "table"),
-    ("duck", "goose", "swan"),
-    ("ear", "mouth", "nose"),
-    ("fork", "knife", "spoon"),
-    ("gold", "iron", "silver"),
-    ("hat", "scarf", "tie"),
-)
+"""Words in their order; the last is to be found, among those before."""
 
 
-def order() -> tuple[ChoiceItem, ...]:
-    """Return comparisons: of people that are named, of things that are known, of the alphabet."""
-    return (*_comparisons(), *_known_things(), *_births(), *_alphabet())
+def patterns() -> tuple[ChoiceItem, ...]:
+    """Return lists and sequences to go on with, and people to compare."""
+    return (*_lists(), *_sequences(), *_comparisons())
 
 
 def _comparisons() -> Iterator[ChoiceItem]:
@@ -222,33 +225,8 @@ def _comparisons() -> Iterator[ChoiceItem]:
             yield choice(name, prompt, right, [person for person in three if person != right])
 
 
-def _known_things() -> Iterator[ChoiceItem]:
-    for number, (more, right, wrong) in enumerate(_THINGS, start=1):
-        first, second = shuffled(f"thing/{number}", (right, wrong))
-        prompt = f"Question: Which is {more}, {first} or {second}?\nAnswer:"
-        yield choice(f"thing-{number}", prompt, right, [wrong])
-
-
-def _births() -> Iterator[ChoiceItem]:
-    for n in range(12):
-        one, other = shuffled(f"birth/{n}", _PEOPLE)[:2]
-        early = drawn(f"birth/early/{n}", 1920, 1980)
-        late = early + drawn(f"birth/gap/{n}", 2, 25)
-        first, second = shuffled(f"birth/order/{n}", ((one, early), (other, late)))
-        asked, right = (("older", one), ("younger", other))[n % 2]
-        prompt = (
-            f"{first[0]} was born in {first[1]} and {second[0]} was born in {second[1]}. "
-            f"The {asked} of the two is"
-        )
-        yield choice(f"birth-{n + 1}", prompt, right, [other if right == one else one])
-
-
-def _alphabet() -> Iterator[ChoiceItem]:
-    for number, words in enumerate(_WORDS, start=1):
-        asked, right = (("first", words[0]), ("last", words[-1]))[number % 2]
-        listed = shuffled(f"alphabet/{number}", words)
-        prompt = (
-            f"Of the words {listed[0]}, {listed[1]} and {listed[2]}, "
-            f"the one that comes {asked} in a dictionary is"
-        )
-        yield choice(f"alphabet-{number}", prompt, right, [w for w in words if w != right])
+def _lists() -> Iterator[ChoiceItem]:
+    for number, words in enumerate(_LISTS, start=1):
+        *shown, right = words.split()
+        wrong = [word for word in shown if word != right][:_DISTRACTORS]
+        yield choice(f"list-{number}", f"{', '.join(shown)},", right, wrong)

@@ -167,8 +167,8 @@ def word_problems() -> tuple[GenerationItem, ...]:
 def _story(number: int) -> GenerationItem:
     name = f"story-{number + 1}"
     story = _STORIES[number % len(_STORIES)]
-    a, b = drawn(f"{name}/a", 5, 14), drawn(f"{name}/b", 2, 6)
-    c = a + b + drawn(f"{name}/c", 1, 9)
+    a, b = drawn(f"{name}/a", 3, 9), drawn(f"{name}/b", 2, 4)
+    c = a + b + drawn(f"{name}/c", 1, 4)
     right = a * b if "each" in story else c - b if "{c}" in story else a + b
     person = one_of(f"{name}/person", _GAPS["person"])
     prompt = story.format(person=person, a=a, b=b, c=c)
