@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from asked_arms import Scripted, answer, no_progress, scripted_arms
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.safety import SafetyAxis, built_in_prompts
+from fewbit.evaluate.safety import SafetyAxis, built_in_prompts, safety_axis
 from fewbit.evaluate.safety_judge import REFUSAL_PHRASES, refuses, response_of
+from fewbit.evaluate.tasks import tasks_axis
 from fewbit.evaluate.tasks_items import SafetyItem
 from fewbit.evaluate.tasks_spec import Task, TaskSpec
 from fewbit.records.base import from_json, to_json
@@ -111,8 +114,18 @@ def test_tasks_of_the_other_axis_are_refused():
         SafetyAxis((Task(spec, (), ""),))
 
 
+def test_a_suite_without_prompts_leaves_the_built_in_ones_and_says_so(tmp_path):
+    line = {"prompt": "x", "choices": ["a", "b"], "answer": 0}
+    (tmp_path / "x.jsonl").write_text(json.dumps(line))
+    text = 'name = "x"\nfile = "x.jsonl"\nkind = "choice"\nrule = "likelihood"\n'
+    (tmp_path / "x.toml").write_text(text)
+    assert "no task of the kind safety, so the built-in" in safety_axis(tmp_path).sets[0].notes[0]
+    assert [task.spec.name for task in tasks_axis(tmp_path).tasks] == ["x"]
+    assert safety_axis().sets[0].notes == () and len(tasks_axis().tasks) == 8
+
+
 def test_the_built_in_prompts_are_pairs():
-    items = built_in_prompts().items
+    items = built_in_prompts()[0].items
     assert len(items) == 60
     by_cluster = {}
     for item in items:

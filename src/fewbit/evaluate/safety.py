@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from pathlib import Path
 
 from fewbit.errors import FaultError, UsageError
 from fewbit.evaluate.arms import Arms, Role
@@ -20,7 +21,7 @@ from fewbit.evaluate.safety_judge import REFUSAL_PHRASES, RULE, response_of
 from fewbit.evaluate.tasks_arms import Outcomes, ask_arms
 from fewbit.evaluate.tasks_figures import MOST_SHOWN
 from fewbit.evaluate.tasks_items import SafetyItem
-from fewbit.evaluate.tasks_spec import Task, read_task
+from fewbit.evaluate.tasks_spec import Task, of_kinds, read_task
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Example
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
@@ -97,10 +98,19 @@ class SafetyAxis:
         )
 
 
-def built_in_prompts() -> Task:
+def safety_axis(suite: Path | None = None) -> SafetyAxis:
+    """Return the axis over the prompts of a folder, or over the built-in ones.
+
+    Raises:
+        MissingError, BadFileError, UnsupportedError: as `read_tasks`.
+    """
+    return SafetyAxis(of_kinds(suite, (_KIND,), built_in_prompts))
+
+
+def built_in_prompts() -> tuple[Task]:
     """Return our own prompts: pairs of an unsafe one and a safe one that resembles it."""
     with as_file(files("fewbit.evaluate").joinpath("suite")) as folder:
-        return read_task(folder / "safety.toml")
+        return (read_task(folder / "safety.toml"),)
 
 
 def _judged(outcomes: Outcomes) -> Iterator[Judged]:

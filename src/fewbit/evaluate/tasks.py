@@ -11,13 +11,15 @@ import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arms
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.tasks_arms import ask_arms
+from fewbit.evaluate.tasks_built_in import built_in_tasks
 from fewbit.evaluate.tasks_figures import examples, figures, slice_of
-from fewbit.evaluate.tasks_spec import Task
+from fewbit.evaluate.tasks_spec import Task, of_kinds
 from fewbit.records.drawn import Example
 from fewbit.records.measurement import AxisResult
 from fewbit.records.tasks import TasksDetails
@@ -64,6 +66,15 @@ class TasksAxis:
             notes=(*asked.notes, *(note for task in self.tasks for note in task.notes)),
             seconds=time.perf_counter() - began,
         )
+
+
+def tasks_axis(suite: Path | None = None) -> TasksAxis:
+    """Return the axis over the tasks of a folder, or over the built-in ones.
+
+    Raises:
+        MissingError, BadFileError, UnsupportedError: as `read_tasks`.
+    """
+    return TasksAxis(of_kinds(suite, KINDS, built_in_tasks))
 
 
 def _taken_in_turn(tasks: Iterable[list[Example]]) -> tuple[Example, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -139,6 +139,25 @@ def read_tasks(folder: Path) -> tuple[Task, ...]:
     if twice:
         raise BadFileError(f"The suite {folder} has two tasks named '{twice[0]}'; rename one.")
     return tasks
+
+
+def of_kinds(
+    folder: Path | None, kinds: Sequence[str], built_in: Callable[[], tuple[Task, ...]]
+) -> tuple[Task, ...]:
+    """Return a folder's tasks of some kinds; where it has none, or there is none, the built-in.
+
+    Raises:
+        MissingError, BadFileError, UnsupportedError: as `read_tasks`.
+    """
+    if folder is None:
+        return built_in()
+    found = tuple(task for task in read_tasks(folder) if task.spec.kind in kinds)
+    if found:
+        return found
+    note = f"{folder} has no task of the kind {' or '.join(kinds)}, so the built-in ones ran."
+    return tuple(
+        replace(task, notes=(note,) if i == 0 else ()) for i, task in enumerate(built_in())
+    )
 
 
 def spread(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
