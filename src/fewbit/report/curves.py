@@ -45,7 +45,9 @@ def curve_chart(curve: Curve) -> Markup:
     parts.append(line(0, _FLOOR, 100, _FLOOR, "axis"))
     parts += _edges(curve.bands, wide)
     parts.append(text(100, _HEIGHT - 2, curve.across, "end"))
-    names.append(text(100, 12, curve.unit, "end"))
+    parts.append(text(0, 12, curve.unit, "start"))
+    if floors:
+        parts.append(text(100, 12, "dashed: noise floor", "end"))
     chart = drawing(_HEIGHT, f"{curve.title}: {curve.unit} along {curve.across}", parts)
     return beside(drawing(_HEIGHT, "scale", names), chart, "narrow")
 
