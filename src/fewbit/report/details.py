@@ -249,7 +249,7 @@ def _table(title: str, records: Sequence[Record]) -> Table:
         tuple(said(name, getattr(record, name, None)) for name in columns)
         for record in records[:MOST_ROWS]
     )
-    numeric = tuple(isinstance(getattr(records[0], name, None), (int, float)) for name in columns)
+    numeric = tuple(any(_is_number(getattr(r, n, None)) for r in records) for n in columns)
     headings = tuple(words(name) for name in columns)
     if len(columns) > MOST_COLUMNS and 1 < len(rows) <= _SIDE_BY_SIDE:
         return _turned(title, headings, rows)
@@ -274,6 +274,10 @@ def _kernels(title: str, kernels: Sequence[KernelRecord]) -> Table:
     )
     headings = ("Format", "Kernel", "Inputs", "Layers", "Note")
     return Table(title, headings, (False, False, False, True, False), rows)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, Interval)) and not isinstance(value, bool)
 
 
 def _holds(value: object) -> bool:

@@ -158,11 +158,9 @@ def _cell(figure: Interval, margin: float | None = None) -> Markup:
 def _lines(said: str) -> Markup:
     """Return a figure in words with its bounds in small print under it."""
     value, bracket, bounds = said.partition(" [")
-    return (
-        Markup("{}<small>{}</small>").format(value, f"[{bounds}")
-        if bracket
-        else Markup("{}").format(said)
-    )
+    if not bracket:
+        return Markup("{}").format(said)
+    return Markup("{}<small>{}</small>").format(value, f"[{bounds}")
 
 
 def _declared(change: DeclaredChange) -> tuple[str, str]:
