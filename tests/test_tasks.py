@@ -12,6 +12,7 @@ from fewbit.evaluate.arms import Arms, Role, local_party
 from fewbit.evaluate.ifeval import Instruction
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tasks import TasksAxis
+from fewbit.evaluate.tasks_arms import room_of
 from fewbit.evaluate.tasks_items import ChoiceItem, GenerationItem, InstructionItem, SafetyItem
 from fewbit.evaluate.tasks_spec import PromptKind, Task, TaskSpec
 from fewbit.model.runner import RunSettings
@@ -177,6 +178,12 @@ def test_values_that_are_not_finite_are_located():
         NumericalError, match=r"the arm 'candidate'.*'c0' of the task 'choices'.*nan"
     ):
         TasksAxis((CHOICES,)).run(scripted_arms(Scripted(), Broken()), no_progress)
+
+
+def test_room_is_that_of_the_longest_item():
+    assert room_of((CHOICES, ANSWERS)).context == len("context 0 yes") + 64 + 512
+    long = task("choice", "likelihood", [ChoiceItem("x", "x", ("é" * 500,), (" a", " bb"), 0)])
+    assert room_of((long, ANSWERS)).context == 1000 + 3 + 64 + 512
 
 
 def test_prompts_of_the_other_axis_are_refused():

@@ -15,10 +15,9 @@ from fewbit.evaluate.kernel_axis import KernelAxis
 from fewbit.evaluate.language import LanguageAxis
 from fewbit.evaluate.memory_axis import MemoryAxis
 from fewbit.evaluate.numerics_axis import NumericsAxis
+from fewbit.evaluate.safety import safety_axis
 from fewbit.evaluate.speed_axis import SpeedAxis
-from fewbit.evaluate.tasks import KINDS, TasksAxis
-from fewbit.evaluate.tasks_built_in import built_in_tasks
-from fewbit.evaluate.tasks_spec import read_tasks
+from fewbit.evaluate.tasks import tasks_axis
 from fewbit.evaluate.tool_calls import ToolsAxis
 
 ALL = "all"
@@ -61,9 +60,11 @@ def _language(options: AxisOptions) -> Axis:
 
 
 def _tasks(options: AxisOptions) -> Axis:
-    if options.suite is None:
-        return TasksAxis(built_in_tasks())
-    return TasksAxis(tuple(t for t in read_tasks(options.suite) if t.spec.kind in KINDS))
+    return tasks_axis(options.suite)
+
+
+def _safety(options: AxisOptions) -> Axis:
+    return safety_axis(options.suite)
 
 
 def _tools(_: AxisOptions) -> Axis:
@@ -89,6 +90,7 @@ def _numerics(options: AxisOptions) -> Axis:
 AXES: Mapping[str, Callable[[AxisOptions], Axis]] = {
     "language": _language,
     "tasks": _tasks,
+    "safety": _safety,
     "tools": _tools,
     "speed": _speed,
     "memory": _memory,

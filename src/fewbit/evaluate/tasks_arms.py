@@ -12,12 +12,15 @@ from fewbit.evaluate.arms import Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.evaluate.tasks_asking import ask_task, is_complete, outcomes
+from fewbit.evaluate.tasks_items import ChoiceItem, Item
 from fewbit.evaluate.tasks_spec import PromptKind, Task
 from fewbit.records.answers import AnswererFacts
 from fewbit.records.tasks import TaskOutcome
 
-ROOM = Room(sequences=8)
-"""What an arm needs: eight answers at once."""
+_SEQUENCES = 16
+"""Answers at once."""
+_FRAME = 512
+"""Tokens that a chat template may add to a prompt; system prompts are the longest of it."""
 
 _FACTS = "facts"
 
@@ -71,13 +74,27 @@ def _ask_arm(
     told = arms.kept(role, fingerprint(_FACTS))
     facts = told.read(AnswererFacts).get(_FACTS)
     if facts is None or not all(is_complete(t, k) for t, k in _kept(tasks, role, arms, facts)):
-        with arms.open(role, ROOM) as arm:
+        with arms.open(role, room_of(tasks)) as arm:
             facts = arm.answerer.facts
             told.add(_FACTS, facts)
             for task, kept in _kept(tasks, role, arms, facts):
                 what, count = f"{role.value}: {task.spec.name}", len(task.items)
                 ask_task(task, arm.answerer, kept, partial(_tell, progress, what, count))
     return [outcomes(task, kept) for task, kept in _kept(tasks, role, arms, facts)], facts
+
+
+def room_of(tasks: Sequence[Task]) -> Room:
+    """Return room for the longest item: a text has no more tokens than bytes."""
+    most = max((task.spec.max_tokens + _bytes(i) for task in tasks for i in task.items), default=0)
+    return Room(context=most + _FRAME, sequences=_SEQUENCES)
+
+
+def _bytes(item: Item) -> int:
+    if isinstance(item, ChoiceItem):
+        return sum(
+            max(len(t.encode()) for t in texts) for texts in (item.contexts, item.continuations)
+        )
+    return len(item.prompt.encode())
 
 
 def _kept(
