@@ -1,14 +1,17 @@
-"""The class that lm-eval loads, on a stand-in for lm-eval's interface."""
+"""The class that lm-eval loads, on a stand-in for lm-eval's interface; and on the real one."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 from tiny_subjects import sharp_weights, write_subject
 
+from fewbit.api.model import load
 from fewbit.errors import UsageError
 
 
@@ -65,3 +68,45 @@ def test_the_model_is_registered_and_answers(registered, folder):
 def test_what_it_cannot_do_is_said(registered, folder, given, message):
     with pytest.raises(UsageError, match=message):
         registered["fewbit"](folder, **given)
+
+
+TASK = {
+    "task": "tiny-choice",
+    "dataset_path": "json",
+    "output_type": "multiple_choice",
+    "test_split": "test",
+    "doc_to_text": "{{prompt}}",
+    "doc_to_choice": "{{choices}}",
+    "doc_to_target": "{{answer}}",
+    "metric_list": [{"metric": "acc"}],
+}
+
+
+@pytest.mark.interop
+def test_lm_eval_runs_its_own_tasks_on_it(folder, tmp_path):
+    """A task of lm-eval's over a local file, as its evaluator runs it, against our own scores."""
+    lm_eval = importlib.import_module("lm_eval")
+    tasks = importlib.import_module("lm_eval.tasks")
+    importlib.import_module("fewbit.api.lm_eval")
+    lines = [{"prompt": f"ab{i}", "choices": ["c", "dd", "e f"], "answer": i % 3} for i in range(6)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = TASK | {"dataset_kwargs": {"data_files": {"test": str(tmp_path / "items.jsonl")}}}
+    result = lm_eval.simple_evaluate(
+        model="fewbit",
+        model_args={"pretrained": folder, "context": 64, "threads": 1},
+        tasks=[task],
+        task_manager=tasks.TaskManager(),
+        bootstrap_iters=0,
+        log_samples=True,
+    )
+    with load(folder) as model:
+        for sample in result["samples"]["tiny-choice"]:
+            line = lines[sample["doc_id"]]
+            for text, (logprob, _) in zip(line["choices"], sample["filtered_resps"], strict=True):
+                ids = model.tokenizer.encode(f"{line['prompt']} {text}")
+                first = len(model.tokenizer.encode(line["prompt"]))
+                rows = model.logits(ids[:-1], first - 1).astype(float)
+                rows = rows[:, : model.tokenizer.vocabulary_size]  # the rest is padding
+                scored = zip(rows, ids[first:], strict=True)
+                expected = sum(row[token] - np.logaddexp.reduce(row) for row, token in scored)
+                assert float(logprob) == pytest.approx(expected, abs=1e-6)
