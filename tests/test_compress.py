@@ -5,13 +5,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 import sample_evaluation as sample
-from tiny_subjects import letters, sharp_weights, write_subject
+from tiny_subjects import letters, sharp_weights, text_alone, write_subject
 
 from fewbit import compress as module
 from fewbit.compress import CompressSettings, compress, conclude, ladder
 from fewbit.errors import OutputError, UnsupportedError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
-from fewbit.evaluate.language import LanguageAxis
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
@@ -35,7 +34,7 @@ def gate(items=12):
 
 
 def axis(documents, windows=12):
-    return LanguageAxis(documents=documents, windows=windows, window_tokens=40, threads=1)
+    return text_alone(documents, windows=windows, window_tokens=40)
 
 
 MEASURING = EvaluationSettings(executor="reference", threads=1, gate=gate(), floor=False)
@@ -94,10 +93,10 @@ def test_progress_names_recipe_and_stage(accepted):
     assert stages == [
         "rtn-int2-g32: quantizing",
         "rtn-int2-g32: scan: weights",
-        "rtn-int2-g32: language: candidate",
+        "rtn-int2-g32: language",
         "rtn-int8-g32: quantizing",
         "rtn-int8-g32: scan: weights",
-        "rtn-int8-g32: language: candidate",
+        "rtn-int8-g32: language",
     ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny_subjects import letters, sharp_weights, write_subject
+from tiny_subjects import letters, sharp_weights, text_alone, write_subject
 
 from fewbit.calibrate.text import collect, document, read_text
 from fewbit.errors import BadFileError, OutputError, UsageError
@@ -31,7 +31,7 @@ SETTINGS = EvaluationSettings(executor="reference", threads=1, gate=GATE, floor=
 
 
 def axis(documents, windows=14):
-    return LanguageAxis(documents=documents, windows=windows, window_tokens=48, threads=1)
+    return text_alone(documents, windows=windows, window_tokens=48)
 
 
 def evaluate(source, candidate, documents, settings=SETTINGS, *progress):
@@ -80,7 +80,7 @@ def test_a_good_candidate_is_accepted_with_all_its_facts(source, small, document
     assert found.verdict.outcome is Outcome.ACCEPT, found.verdict.reasons
     told = found.language
     assert 0.0 < told.divergence.mean.low < told.divergence.mean.high < 0.05
-    assert seen[-1] == ("language: candidate", 14, 14)
+    assert seen[-1] == ("language", 14, 14)
     assert told.text.positions == sum(d.positions for d in told.documents) == 322
     assert told.text.bos == "<s> (1)"
     assert found.candidate.bytes < found.source.bytes
@@ -203,7 +203,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path, source, small, documents):
         evaluate(source, small, documents, settings, kill)
     told = []
     found = evaluate(source, small, documents, settings, lambda *seen: told.append(seen))
-    assert told[-1] == ("language: candidate", 9, 9)
+    assert told[-1] == ("language", 9, 9)
     assert found.language == evaluate(source, small, documents, SETTINGS).language
 
 

@@ -12,6 +12,7 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from fewbit.calibrate.text import Documents, collect, document
+from fewbit.evaluate.language import LanguageAxis
 
 CONFIG = {**CONFIGS["llama-tied"], "num_hidden_layers": 2, "bos_token_id": 1, "eos_token_id": 2}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -81,3 +82,11 @@ def letters(*, documents: int, characters: int) -> Documents:
     alphabet = np.array(list("abcdefghij the\n"))
     texts = ["".join(rng.choice(alphabet, characters)) for _ in range(documents)]
     return collect("letters", [document(f"d{i}", text) for i, text in enumerate(texts)])
+
+
+def text_alone(documents: Documents, **settings: Any) -> LanguageAxis:
+    """Return the axis of language without what it brings along: seconds on the slow executor."""
+    nothing = collect("nothing", ())
+    return LanguageAxis(
+        documents=documents, conversations=(), passages=nothing, threads=1, **settings
+    )

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     CALIBRATION = 6
     TUNING = 7
     EXPORT = 8
+    HAYSTACK = 9
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fewbit.records.base import Record
+from fewbit.records.drawn import Curve, Example
 from fewbit.records.interval import Interval
 
 
@@ -65,25 +66,45 @@ class Perplexity(Record, frozen=True, kw_only=True):
     """Candidate over source; the interval is of the ratio itself, document by document."""
 
 
-class WindowScores(Record, frozen=True, kw_only=True):
-    """Every scored position of one window, in order; kept, and no part of a report."""
+class FirstChoices(Record, frozen=True, kw_only=True):
+    """How often source and candidate rank the same token first.
 
-    divergence: tuple[float, ...]
-    """As all that follow, what `evaluate.divergence.Comparison` says of its arrays."""
-    reverse_divergence: tuple[float, ...]
-    source_loss: tuple[float, ...]
-    candidate_loss: tuple[float, ...]
-    """As all of `candidate`, of whichever arm was run beside the source."""
-    source_first: tuple[int, ...]
-    candidate_first: tuple[int, ...]
-    source_chance: tuple[float, ...]
-    candidate_chance: tuple[float, ...]
-    lead: tuple[float, ...]
-    candidate_lead: tuple[float, ...]
+    Where the source all but ties its first two tokens, rounding of any kind decides between them;
+    that is told apart from a candidate that changes what the source is decided on.
+    """
+
+    decided: Interval | None
+    """Share that agrees of the positions that are no near-ties; None where all are."""
+    near_ties: float
+    """Share of the positions at which the source's lead is no more than `tie_lead`."""
+    tie_lead: float
+    """In nats, between the logits of the source's first and second token."""
+    tie_rule: str
+    """Where `tie_lead` comes from, in words."""
+    floor_agreement: float | None = None
+    """Of the perturbed source with the source."""
+    floor_decided: float | None = None
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """One domain, or one kind of protocol token."""
+
+    name: str
+    documents: int
+    positions: int
+    divergence: Interval
+    """Mean KL(source || candidate) in nats."""
+    floor: float | None = None
+    """The same of the perturbed source."""
+    excess: Interval | None = None
+    """Of the candidate's mean over the floor's, in nats."""
+    perplexity_ratio: Interval
+    agreement: Interval
+    """Share of positions at which both rank the same token first."""
 
 
 class LanguageDetails(Record, frozen=True, kw_only=True, tag="language"):
-    """What a reader may look up of the divergence on a text."""
+    """What a reader may look up of the divergence on a text; all but `parts` is of that text."""
 
     text: TextFacts
     divergence: Divergence
@@ -92,4 +113,28 @@ class LanguageDetails(Record, frozen=True, kw_only=True, tag="language"):
     perplexity: Perplexity
     agreement: Interval
     """Share of positions at which both rank the same token first."""
+    first_choices: FirstChoices
+    parts: tuple[Part, ...] = ()
+    """Domains of the text, the built-in domains, and protocol tokens of the conversations."""
+    curves: tuple[Curve, ...] = ()
+    examples: tuple[Example, ...] = ()
+    """Where the candidate diverges most, once a document."""
     documents: tuple[DocumentScore, ...]
+
+
+class PassageScores(Record, frozen=True, kw_only=True):
+    """What was found of one sequence on one arm: little-endian arrays, one entry a prediction.
+
+    The fields are those of `evaluate.divergence.Comparison`: float64, but int32 for ids.
+    """
+
+    divergence: bytes
+    reverse_divergence: bytes
+    source_loss: bytes
+    candidate_loss: bytes
+    source_first: bytes
+    candidate_first: bytes
+    source_chance: bytes
+    candidate_chance: bytes
+    lead: bytes
+    candidate_lead: bytes
