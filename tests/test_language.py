@@ -1,29 +1,24 @@
 """The axis of language on tiny models, all of it."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tiny_arms import arms_of
 from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
 
 from fewbit.calibrate.text import collect, document
-from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.errors import IdentityError
-from fewbit.evaluate.arms import Arms, LocalParty, Role, local_party
+from fewbit.evaluate.arms import LocalParty
 from fewbit.evaluate.conversations import conversations, passages
 from fewbit.evaluate.language import LanguageAxis
-from fewbit.evaluate.subject import open_subject
-from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
-from fewbit.program import CacheType
 from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.drawn import Example
 
 TURNS = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
-SETTINGS = RunSettings(threads=1)
 CHATS = conversations()[-6:]
 
 
@@ -37,19 +32,6 @@ def axis(**settings):
     few = collect("passages", passages().documents[:5])
     chosen = {"conversations": CHATS, "passages": few, "window_tokens": 96, "whole_windows": 4}
     return LanguageAxis(documents=prose_and_code(), threads=1, **{**chosen, **settings})
-
-
-def arms_of(source, candidate, work=None):
-    """A source, the same with keys and values in bf16, and a candidate."""
-    rounded = replace(SETTINGS, cache_type=CacheType.BF16)
-    parties = {Role.SOURCE: (source, SETTINGS), Role.FLOOR: (source, rounded)}
-    parties[Role.CANDIDATE] = (candidate, SETTINGS)
-    return Arms({role: party(path, settings) for role, (path, settings) in parties.items()}, work)
-
-
-def party(path, settings):
-    subject = open_subject(path)
-    return local_party(subject, settings, content_digest(subject.model.checkpoint))
 
 
 def measured(source, candidate, work=None, **chosen):

@@ -60,10 +60,16 @@ class Haystack:
 
 @dataclass(frozen=True)
 class Ruler:
-    """How many tokens a text has, and how many must be left for a question and its answer."""
+    """How tokens are counted, and how many more a question needs than its own."""
 
     count: Callable[[str], int]
-    reserve: int = 96
+    reserve: int = 8
+    """What begins a text, and tokens that come apart where texts are joined."""
+
+    def room(self, length: int, questions: Sequence[Question]) -> int:
+        """Return the tokens that are left for a text before any of the questions."""
+        ends = (q.begun + max((q.answer, *q.others), key=len) for q in questions)
+        return length - self.reserve - max(map(self.count, ends))
 
 
 NEEDLES = 4
@@ -135,40 +141,47 @@ _SENTENCES = (
 )
 
 
-def hidden_facts(seed: int, length: int, ruler: Ruler) -> Haystack:
+def hidden_facts(seed: int, length: int, ruler: Ruler) -> Haystack | None:
     """Return filler with facts hidden at even depths, and questions for each and for all.
 
     Args:
         seed: which of the texts of this length.
         length: tokens that text, question and answer have together, at most.
         ruler: how tokens are counted.
+
+    Returns:
+        None where that is too short for the facts.
     """
-    draw = _Draw.of(seed, length, 0)
-    things, codes = draw.things(NEEDLES), draw.numbers(2 * NEEDLES)
-    facts = [f"The code of the {t} is {c}." for t, c in zip(things, codes, strict=False)]
-    room = length - ruler.reserve - sum(map(ruler.count, facts))
+    draw, name = _Draw.of(seed, length, 0), f"facts/{length}/{seed}"
+    things, codes = draw.things(NEEDLES), draw.numbers(NEEDLES)
+    facts = [f"The code of the {t} is {c}." for t, c in zip(things, codes, strict=True)]
+    needles = [_needle(name, things, codes, i) for i in range(NEEDLES)]
+    questions = (*needles, _all_needles(name, things, codes, draw))
+    room = ruler.room(length, questions) - sum(ruler.count(f"{fact} ") for fact in facts)
     filler = list(_until(draw.sentences(), room, ruler.count))
+    if len(filler) < NEEDLES:
+        return None
     places = [round(len(filler) * (i + 0.5) / NEEDLES) for i in range(NEEDLES)]
     for place, fact in sorted(zip(places, facts, strict=True), reverse=True):
         filler.insert(place, fact)
-    name = f"facts/{length}/{seed}"
-    questions = [_needle(name, things, codes, i) for i in range(NEEDLES)]
-    return Haystack(
-        name, length, " ".join(filler), (*questions, _all_needles(name, things, codes, draw))
-    )
+    return Haystack(name, length, " ".join(filler), questions)
 
 
-def key_values(seed: int, length: int, ruler: Ruler) -> Haystack:
-    """Return a list of names with numbers, and questions for lines at even depths; see above."""
-    draw = _Draw.of(seed, length, 1)
-    room = length - ruler.reserve
-    lines = list(_until(draw.lines(), room, lambda line: ruler.count(f"{line}\n")))
-    name = f"list/{length}/{seed}"
-    chosen = [round((len(lines) - 1) * (i + 0.5) / NEEDLES) for i in range(NEEDLES)]
-    pairs = [tuple(line.split(": ")) for line in lines]
-    questions = tuple(_line(name, pairs, place, draw) for place in dict.fromkeys(chosen))
-    text = "\n".join(["Every name has its number.", *lines])
-    return Haystack(name, length, text, questions)
+def key_values(seed: int, length: int, ruler: Ruler) -> Haystack | None:
+    """Return a list of names with numbers, and questions for lines at even depths.
+
+    Arguments and what is returned are those of `hidden_facts`.
+    """
+    draw, name = _Draw.of(seed, length, 1), f"list/{length}/{seed}"
+    pairs = draw.pairs()
+    room = ruler.room(length, [_line(name, pairs[:_CHOICES], 0, draw)])
+    lines = list(_until((f"{k}: {v}" for k, v in pairs), room, ruler.count))
+    if len(lines) < 2 * NEEDLES:
+        return None
+    there = pairs[: len(lines)]
+    places = [round((len(lines) - 1) * (i + 0.5) / NEEDLES) for i in range(NEEDLES)]
+    questions = tuple(_line(name, there, place, draw) for place in places)
+    return Haystack(name, length, "\n".join(lines), questions)
 
 
 def _needle(name: str, things: Sequence[str], codes: Sequence[str], number: int) -> Question:
@@ -202,7 +215,7 @@ def _all_needles(name: str, things: Sequence[str], codes: Sequence[str], draw: _
     )
 
 
-def _line(name: str, pairs: Sequence[tuple[str, ...]], place: int, draw: _Draw) -> Question:
+def _line(name: str, pairs: Sequence[tuple[str, str]], place: int, draw: _Draw) -> Question:
     key, value = pairs[place]
     near = [pairs[i][1] for i in draw.order(len(pairs)) if i != place][: _CHOICES - 1]
     return Question(
@@ -285,10 +298,9 @@ class _Draw:
                 end=self.of_list(_ENDS),
             )
 
-    def lines(self) -> Iterator[str]:
-        """Yield lines of a list; no name comes twice, and the list ends with the names."""
-        names = [f"{colour} {thing}" for colour in _COLOURS for thing in _THINGS]
-        wide = [f"{name} {letter}" for letter in "ABCDEFGHJKLMNPQRSTUVWXYZ" for name in names]
-        numbers = self.numbers(len(wide))
-        for index, number in zip(self.order(len(wide)), numbers, strict=False):
-            yield f"{wide[index]}: {number}"
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return names with numbers, in any order; no name comes twice."""
+        letters = "ABCDEFGHJKLMNPQRSTUVWXYZ"
+        names = [f"{c} {t} {x}" for c in _COLOURS for t in _THINGS for x in letters]
+        chosen = [names[index] for index in self.order(len(names))]
+        return list(zip(chosen, self.numbers(len(chosen)), strict=True))

@@ -124,14 +124,10 @@ class Figures:
         return quantile_intervals(chosen, self.owners, quantiles, self.draws, self.level)
 
     def items(
-        self, source: Values | None, candidate: Values | Mask, floor: Values | Mask | None
+        self, source: Values, candidate: Values | Mask, floor: Values | Mask | None
     ) -> tuple[Item, ...]:
-        """Return each document's means, weighted by its predictions; a source of None is 0."""
-        zeros = np.zeros(len(self.mask))
-        columns = [
-            self.sums(zeros if source is None else source) / self.counts,
-            self.sums(candidate) / self.counts,
-        ]
+        """Return each document's means, weighted by its predictions."""
+        columns = [self.sums(values) / self.counts for values in (source, candidate)]
         floors = [None] * len(self.found) if floor is None else _list(self.sums(floor), self.counts)
         rows = zip(self.found.tolist(), self.counts.tolist(), *columns, floors, strict=True)
         documents = self.positions.documents
