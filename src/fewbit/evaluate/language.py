@@ -42,6 +42,8 @@ from fewbit.runtime.native import available_cores
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.tokenizer import Tokenizer
 
+_LEAST = {"windows": 1, "window_tokens": 8, "whole_windows": 0, "passage_tokens": 8}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageAxis:
@@ -56,20 +58,22 @@ class LanguageAxis:
     windows: int = 40
     """Windows scored, at most; the first of every document before the second of any."""
     window_tokens: int = 512
-    """Tokens of a full window, of which the second half counts; longer conversations and passages
-    are cut there."""
+    """Tokens of a full window, of which the second half counts; longer conversations are cut
+    there."""
     whole_windows: int = 12
     """So many of the windows are compared from their start, for the divergence by position."""
     conversations: tuple[Chat, ...] = field(default_factory=built_in.conversations)
     passages: Documents = field(default_factory=built_in.passages)
     """In other languages; compared from their start."""
+    passage_tokens: int = 128
+    """Tokens that longer passages are cut after."""
     threads: int | None = None
     """Of the comparison; None for every core."""
     level: float = 0.95
     """Confidence of the intervals in the details."""
 
     def __post_init__(self) -> None:
-        for name, least in (("windows", 1), ("window_tokens", 8), ("whole_windows", 0)):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             if value < least:
                 raise UsageError(f"{name} is {value}; it must be at least {least}.")
@@ -144,7 +148,8 @@ class LanguageAxis:
                 "more text."
             )
         chats, notes = self._chats(subject)
-        other = short_passages(tokenizer, self.passages, LANGUAGES, self.window_tokens)
+        longest = min(self.passage_tokens, self.window_tokens)
+        other = short_passages(tokenizer, self.passages, LANGUAGES, longest)
         return _Prepared(tokenizer, (*text, *chats, *other), notes)
 
     def _chats(self, subject: Subject) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
