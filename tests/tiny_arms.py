@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.evaluate.arms import Arms, LocalParty, Role, local_party
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.runner import RunSettings
@@ -26,5 +25,5 @@ def arms_of(source: Path, candidate: Path, work: Path | None = None) -> Arms:
 def party(path: Path, settings: RunSettings) -> LocalParty:
     """Return a model on disk as a party."""
     subject = open_subject(path)
-    with subject.model.checkpoint as checkpoint:
-        return local_party(subject, settings, content_digest(checkpoint))
+    with subject.model.checkpoint:
+        return local_party(subject, settings)

@@ -8,11 +8,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
-from fewbit.calibrate.text import Documents, evaluation_text
+from fewbit.calibrate.text import Documents, collect, evaluation_text
 from fewbit.errors import UsageError
 from fewbit.evaluate.axis import Axis
+from fewbit.evaluate.conversations import conversations, passages
 from fewbit.evaluate.kernel_axis import KernelAxis
 from fewbit.evaluate.language import LanguageAxis
+from fewbit.evaluate.long_context import LongContextAxis
 from fewbit.evaluate.memory_axis import MemoryAxis
 from fewbit.evaluate.numerics_axis import NumericsAxis
 from fewbit.evaluate.safety import safety_axis
@@ -50,7 +52,11 @@ class AxisOptions:
 
 
 def _language(options: AxisOptions) -> Axis:
+    """Return the axis; on the slow executor without the conversations and passages it brings."""
+    slow = options.executor == "reference"
     return LanguageAxis(
+        conversations=() if slow else conversations(),
+        passages=collect("none", ()) if slow else passages(),
         documents=options.documents,
         windows=options.windows,
         window_tokens=options.window_tokens,
@@ -65,6 +71,12 @@ def _tasks(options: AxisOptions) -> Axis:
 
 def _safety(options: AxisOptions) -> Axis:
     return safety_axis(options.suite)
+
+
+def _long_context(options: AxisOptions) -> Axis:
+    return LongContextAxis(
+        documents=options.documents, threads=options.threads, level=options.level
+    )
 
 
 def _tools(_: AxisOptions) -> Axis:
@@ -91,6 +103,7 @@ AXES: Mapping[str, Callable[[AxisOptions], Axis]] = {
     "language": _language,
     "tasks": _tasks,
     "safety": _safety,
+    "long-context": _long_context,
     "tools": _tools,
     "speed": _speed,
     "memory": _memory,

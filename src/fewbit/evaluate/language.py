@@ -150,12 +150,14 @@ class LanguageAxis:
         chats, notes = self._chats(subject)
         longest = min(self.passage_tokens, self.window_tokens)
         other = short_passages(tokenizer, self.passages, LANGUAGES, longest)
+        if not self.passages.documents:
+            notes = (*notes, "No passage in another language was measured: none was given.")
         return _Prepared(tokenizer, (*text, *chats, *other), notes)
 
     def _chats(self, subject: Subject) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
         """Return the conversations as the model's template writes them, and notes."""
         if not self.conversations:
-            return (), ()
+            return (), ("No conversation was measured: none was given.",)
         if subject.chat_template is None:
             return (), ("The model has no chat template, so no conversation was measured.",)
         template = ChatTemplate(subject.chat_template, subject.tokenizer.special_texts)

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from fewbit.evaluate.arms import Role
 from fewbit.evaluate.divergence import Comparison
 from fewbit.evaluate.passages import CHAT, LANGUAGES
 from fewbit.evaluate.positions import Figures, Mask, Positions, Values
@@ -149,7 +150,8 @@ def _slice(m: Measured, mask: Mask, name: str, title: str, kind: _Kind) -> Slice
 
 def details(m: Measured, text: TextFacts) -> LanguageDetails:
     """Return what a reader may look up."""
-    figures, c = m.figures(m.text), m.positions.candidate
+    figures, c, floor = m.figures(m.text), m.positions.candidate, m.positions.floor
+    arms = [(Role.CANDIDATE, c), *([] if floor is None else [(Role.FLOOR, floor)])]
     return LanguageDetails(
         text=text,
         divergence=_spread(figures, c.divergence),
@@ -161,7 +163,10 @@ def details(m: Measured, text: TextFacts) -> LanguageDetails:
             ratio=exponential(figures.mean(c.candidate_loss - c.source_loss)),
         ),
         agreement=_share(figures, c.agreement),
-        first_choices=_first_choices(m),
+        first_choices=tuple(_first_choices(m, arm, found) for arm, found in arms),
+        near_ties=1.0 - float(m.decided[m.text].mean()),
+        tie_lead=m.tie_lead,
+        tie_rule=_tie_rule(m.positions),
         parts=tuple(_part(m, name, mask) for name, _, mask in m.parts),
         curves=tuple(filter(None, (_by_position(m), _by_confidence(m)))),
         documents=_documents(m, figures),
@@ -186,17 +191,12 @@ def histogram(values: Values) -> tuple[HistogramBin, ...]:
     )
 
 
-def _first_choices(m: Measured) -> FirstChoices:
-    p, decided = m.positions, m.text & m.decided
+def _first_choices(m: Measured, arm: Role, found: Comparison) -> FirstChoices:
+    decided = m.text & m.decided
     return FirstChoices(
-        decided=_share(m.figures(decided), p.candidate.agreement) if decided.any() else None,
-        near_ties=1.0 - float(m.decided[m.text].mean()),
-        tie_lead=m.tie_lead,
-        tie_rule=_tie_rule(p),
-        floor_agreement=None if p.floor is None else _mean(p.floor.agreement, m.text),
-        floor_decided=None
-        if p.floor is None or not decided.any()
-        else _mean(p.floor.agreement, decided),
+        arm=arm.value,
+        all=_share(m.figures(m.text), found.agreement),
+        decided=_share(m.figures(decided), found.agreement) if decided.any() else None,
     )
 
 

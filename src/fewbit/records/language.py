@@ -67,23 +67,17 @@ class Perplexity(Record, frozen=True, kw_only=True):
 
 
 class FirstChoices(Record, frozen=True, kw_only=True):
-    """How often source and candidate rank the same token first.
+    """How often an arm ranks the same token first as the source.
 
     Where the source all but ties its first two tokens, rounding of any kind decides between them;
     that is told apart from a candidate that changes what the source is decided on.
     """
 
+    arm: str
+    all: Interval
+    """Share of all positions."""
     decided: Interval | None
-    """Share that agrees of the positions that are no near-ties; None where all are."""
-    near_ties: float
-    """Share of the positions at which the source's lead is no more than `tie_lead`."""
-    tie_lead: float
-    """In nats, between the logits of the source's first and second token."""
-    tie_rule: str
-    """Where `tie_lead` comes from, in words."""
-    floor_agreement: float | None = None
-    """Of the perturbed source with the source."""
-    floor_decided: float | None = None
+    """Share of the positions that are no near-ties; None where all are."""
 
 
 class Part(Record, frozen=True, kw_only=True):
@@ -113,7 +107,14 @@ class LanguageDetails(Record, frozen=True, kw_only=True, tag="language"):
     perplexity: Perplexity
     agreement: Interval
     """Share of positions at which both rank the same token first."""
-    first_choices: FirstChoices
+    first_choices: tuple[FirstChoices, ...] = ()
+    """Of the candidate, and of the floor where it was run."""
+    near_ties: float = 0.0
+    """Share of the positions at which the source's lead is no more than `tie_lead`."""
+    tie_lead: float = 0.0
+    """In nats, between the logits of the source's first and second token."""
+    tie_rule: str = ""
+    """Where `tie_lead` comes from, in words."""
     parts: tuple[Part, ...] = ()
     """Domains of the text, the built-in domains, and protocol tokens of the conversations."""
     curves: tuple[Curve, ...] = ()
