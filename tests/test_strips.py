@@ -4,9 +4,11 @@ import re
 
 import pytest
 import sample_evaluation as sample
+from msgspec.structs import replace
 
 from fewbit.records.interval import Interval
-from fewbit.report.judged import rows_of
+from fewbit.report.html import evaluation_page
+from fewbit.report.judged import deciding, rows_of
 from fewbit.report.strips import Flips, Strip, flip_chart, flips_of, strip_chart
 
 
@@ -68,3 +70,22 @@ def test_rows_have_title_unit_arms_and_margin_in_words():
     assert speed.strip is None
     assert speed.word == "NOT JUDGED"
     assert perplexity.arm("floor") == ""
+
+
+def test_where_it_is_not_accept_only_what_stood_in_the_way_is_told():
+    accepted, rejected = sample.evaluation(), sample.evaluation(0.3)
+    assert deciding(accepted.verdict.reasons, accepted) == accepted.verdict.reasons
+    told = deciding(
+        (*rejected.verdict.reasons, "kernels/float: All 210 matrices ran packed."), rejected
+    )
+    assert told[0].startswith("language/kl")
+    assert not any(reason.startswith(("language/perplexity", "kernels/float")) for reason in told)
+    assert deciding(("x",), None) == ("x",)
+
+
+def test_many_reasons_are_folded():
+    e = sample.evaluation()
+    reasons = tuple(f"Reason {i}." for i in range(20))
+    page = evaluation_page(replace(e, verdict=replace(e.verdict, reasons=reasons)))
+    assert "<summary>13 more</summary>" in page
+    assert all(reason in page for reason in reasons)

@@ -18,6 +18,7 @@ from fewbit.records.interval import Interval
 from fewbit.records.outcome import Outcome
 from fewbit.report import charts, curves, frontier, strips, svg
 from fewbit.report.details import blocks_of
+from fewbit.report.judged import deciding
 from fewbit.report.kernel_rows import kernel_rows
 from fewbit.report.view import MEANS, view_of
 
@@ -55,7 +56,9 @@ class AttemptRow:
 def evaluation_page(evaluation: Evaluation) -> str:
     """Return an evaluation as a page of its own."""
     title = f"{evaluation.verdict.outcome.value}: {evaluation.candidate.name}"
-    return render("evaluation.html.j2", title, e=evaluation, view=view_of(evaluation))
+    reasons = deciding(evaluation.verdict.reasons, evaluation)
+    view = view_of(evaluation)
+    return render("evaluation.html.j2", title, e=evaluation, view=view, reasons=reasons)
 
 
 def compress_page(report: CompressReport) -> str:
@@ -67,6 +70,7 @@ def compress_page(report: CompressReport) -> str:
         title,
         r=report,
         shown=shown,
+        reasons=deciding(report.reasons, None if shown is None else shown.evaluation),
         view=None if shown is None else view_of(shown.evaluation),
         attempts=[_attempt_row(attempt) for attempt in report.attempts],
         tried=tried_recipes(report),

@@ -12,6 +12,7 @@ from fewbit.records.figures import describe, number, size
 from fewbit.records.gate import Judgement, SliceRule
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
+from fewbit.records.outcome import Outcome
 from fewbit.report.curves import amount
 from fewbit.report.strips import Flips, Strip, flips_of
 
@@ -126,6 +127,21 @@ def rows_of(evaluation: Evaluation) -> list[Row]:
         )
         for judgement in evaluation.judgements
     ]
+
+
+def deciding(reasons: Sequence[str], evaluation: Evaluation | None) -> tuple[str, ...]:
+    """Return the reasons that a reader needs: where it is not ACCEPT, what stood in the way.
+
+    Args:
+        reasons: of a verdict, the deciding ones first.
+        evaluation: whose slices they speak of; None leaves all.
+    """
+    if evaluation is None or evaluation.verdict.outcome is Outcome.ACCEPT:
+        return tuple(reasons)
+    met = {j.reason for j in evaluation.judgements if j.outcome is Outcome.ACCEPT}
+    findings = (finding for axis in evaluation.axes for finding in axis.findings)
+    met |= {f"{f.name}: {f.found.rstrip('.')}." for f in findings if f.passed}
+    return tuple(reason for reason in reasons if reason not in met)
 
 
 def in_words(figure: Interval, measure: Measure, unit: str, margin: float | None = None) -> str:

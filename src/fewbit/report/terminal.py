@@ -14,7 +14,7 @@ from fewbit.records.gate import Judgement
 from fewbit.records.language import LanguageDetails
 from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
-from fewbit.report.judged import Row, rows_of
+from fewbit.report.judged import Row, deciding, rows_of
 
 _COLOURS = {Outcome.ACCEPT: "green", Outcome.REJECT: "red", Outcome.INCONCLUSIVE: "yellow"}
 _NARROW = 100
@@ -36,7 +36,8 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
         console.print(escape(line), style="dim", highlight=False)
     notes = (*evaluation.notes, *(note for axis in evaluation.axes for note in axis.notes))
     _print_notes(tuple(dict.fromkeys(notes)), console)
-    print_verdict(evaluation.verdict.outcome, evaluation.verdict.reasons, console)
+    reasons = deciding(evaluation.verdict.reasons, evaluation)
+    print_verdict(evaluation.verdict.outcome, reasons, console)
 
 
 def print_rows(rows: Sequence[Row], console: Console) -> None:
