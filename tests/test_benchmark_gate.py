@@ -1,0 +1,82 @@
+"""benchmarks/gate.py: sets drawn anew, truths on their margins, and what a fault is caught by."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewbit.evaluate.gate import judge
+from fewbit.records.gate import Gate, SliceRule
+from fewbit.records.measurement import AxisResult, Item, Measure, Slice
+from fewbit.records.outcome import Outcome
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+NAMES = ("resampling", "off_grid", "planted", "gate")
+KL = "language/kl"
+GATE = Gate(slices=(SliceRule(match=KL, margin=0.05, minimum_items=12),))
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    sys.path.insert(0, str(FOLDER))
+    yield {name: importlib.import_module(name) for name in NAMES}
+    sys.path.remove(str(FOLDER))
+    for name in NAMES:
+        del sys.modules[name]
+
+
+def measured(mean, count=60, names=(KL,), seed=0):
+    values = mean * np.exp(0.5 * np.random.default_rng(seed).standard_normal(count))
+    items = tuple(
+        Item(name=f"d{i}", cluster=f"d{i // 2}", source=0.0, candidate=float(v))
+        for i, v in enumerate(values)
+    )
+    slices = tuple(
+        Slice(name=n, axis="language", measure=Measure.MEAN, unit="nats", title="KL", items=items)
+        for n in names
+    )
+    return AxisResult(axis="language", slices=slices, seconds=0.0)
+
+
+@pytest.mark.parametrize(("mean", "outcome"), [(0.01, Outcome.ACCEPT), (0.5, Outcome.REJECT)])
+def test_what_is_far_from_its_margin_is_decided_on_every_set(benchmark, mean, outcome):
+    rates = benchmark["resampling"].judged([measured(mean)], GATE, {"language": 20}, sets=30)
+    assert rates.share(outcome) == 1.0
+    assert rates.describe(outcome) == "100.0% [88.4%, 100.0%]"
+
+
+def test_a_set_has_whole_clusters_of_all_slices_together(benchmark):
+    population = benchmark["resampling"].Population(measured(0.1, names=(KL, "language/x")), 25)
+    drawn = population.drawn(np.random.default_rng(0))
+    one, other = drawn.slices
+    assert [i.candidate for i in one.items] == [i.candidate for i in other.items]
+    assert len(one.items) == 50
+    assert {i.cluster for i in one.items} == {str(i) for i in range(25)}
+    assert len({i.name for i in one.items}) < 50  # with replacement
+
+
+def test_on_its_margin_a_truth_is_rarely_decided(benchmark):
+    axes = [measured(0.1)]
+    gate = benchmark["resampling"].at_margin(axes, GATE, KL)
+    (one,), _ = judge(axes, gate)
+    assert one.figure.value == gate.slices[0].margin
+    rates = benchmark["resampling"].judged(axes, gate, {}, sets=100)
+    assert rates.share(Outcome.INCONCLUSIVE) > 0.85
+
+
+def test_always_inconclusive_misses_the_targets(benchmark, capsys):
+    gate, always = benchmark["gate"], benchmark["resampling"].always
+    good = benchmark["planted"].Kind.GOOD
+    assert not gate.show([gate.Row("x", good, always(Outcome.INCONCLUSIVE, 300))])
+    assert "ACCEPT >= 95%: NOT MET" in capsys.readouterr().out
+    assert gate.show([gate.Row("x", good, always(Outcome.ACCEPT, 300))])
+
+
+def test_a_refusal_counts_as_rejected_and_says_by_what(benchmark):
+    planted, gate = benchmark["planted"], benchmark["gate"]
+    candidate = planted.Candidate("x", planted.Kind.BAD, planted.itself)
+    row = gate.row_of(candidate, "identity: two templates", 300)
+    assert row.rates.share(Outcome.REJECT) == 1.0
+    assert row.by == "identity: two templates"
