@@ -14,7 +14,7 @@ VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE)
 .PHONY: demo test test-interop test-report report-images check format clean
 .PHONY: sanitize sanitize-thread check-arm64
 .PHONY: bench bench-speed bench-engine bench-long bench-threads bench-start
-.PHONY: bench-quality bench-quantize bench-speculation
+.PHONY: bench-quality bench-quantize bench-speculation bench-gate
 
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
 	$(BIN)/fewbit compress $(MODEL) --out demo
@@ -94,6 +94,9 @@ bench-speculation: .venv/interop  ## speculation beside plain, beside llama.cpp 
 
 bench-quantize: .venv/interop  ## GPTQ against torch, on a model's matrices, on a large layer
 	$(BIN)/python benchmarks/solvers.py
+
+bench-gate: .venv/dev  ## how often the gate errs, on good, marginal and planted-bad candidates
+	$(BIN)/python benchmarks/gate.py --folder build/benchmarks/gate
 
 clean:
 	rm -rf .venv build demo

@@ -16,12 +16,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from msgspec.structs import replace
 from off_grid import move_off_grid
 from planted import CANDIDATES, Candidate, Kind
-from resampling import SETS, Rates, always, at_margin, judged
+from resampling import SETS, Rates, always, at_margin, judged, verdicts
+from synthetic import GOOD, bad, on_margin
 
 from fewbit.errors import IdentityError, NumericalError
 from fewbit.evaluate.axes import AxisOptions, axes_named
@@ -30,7 +32,7 @@ from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.evaluate.gate_file import DEFAULT
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
-from fewbit.records.measurement import AxisResult
+from fewbit.records.measurement import AxisResult, Finding
 from fewbit.records.outcome import Outcome
 
 POPULATION = 160
@@ -76,6 +78,8 @@ class Bench:
             return from_json(Evaluation, kept.read_bytes(), name=str(kept))
         source = candidate.source(self.source, self.folder)
         path = candidate.make(self.source, self.folder)
+        if candidate.findings is not None:
+            return "; ".join(_said(f) for f in candidate.findings(path) if not f.passed)
         settings = EvaluationSettings(
             work=self.folder / "work", threads=self.threads, **candidate.run
         )
@@ -100,13 +104,17 @@ def _shown(name: str) -> Progress:
 def row_of(candidate: Candidate, found: Evaluation | str, sets: int) -> Row:
     """Return how often a candidate is accepted and rejected."""
     if isinstance(found, str):
-        return Row(candidate.name, candidate.kind, always(Outcome.REJECT, sets), found)
-    failed = [f for axis in found.axes for f in axis.findings if not f.passed]
+        outcome = Outcome.REJECT if found else Outcome.ACCEPT
+        return Row(candidate.name, candidate.kind, always(outcome, sets), found)
+    failed = [_said(f) for axis in found.axes for f in axis.findings if not f.passed]
     if failed:
-        by = f"{failed[0].name}: {failed[0].found}"
-        return Row(candidate.name, candidate.kind, always(Outcome.REJECT, sets), by)
+        return Row(candidate.name, candidate.kind, always(Outcome.REJECT, sets), failed[0])
     rates = judged(found.axes, DEFAULT, sizes(found.axes), sets)
     return Row(candidate.name, candidate.kind, rates, decided_by(found))
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.name}: {finding.found}"
 
 
 def sizes(axes: Sequence[AxisResult]) -> dict[str, int]:
@@ -150,6 +158,24 @@ def _with_slice(
         replace(axis, slices=tuple(taken.get(found.name, found) for found in axis.slices))
         for axis in good
     ]
+
+
+def drawn(sets: int) -> list[Row]:
+    """Return rows of candidates whose true figures are known, on every axis that has statistics."""
+    truths = {
+        Kind.GOOD: (GOOD,),
+        Kind.MARGIN: on_margin(_margin_of),
+        Kind.BAD: bad(),
+    }
+    return [
+        Row(truth.name, kind, verdicts(truth.drawn, DEFAULT, sets))
+        for kind, several in truths.items()
+        for truth in several
+    ]
+
+
+def _margin_of(name: str) -> float | None:
+    return next((rule.margin for rule in DEFAULT.slices if fnmatchcase(name, rule.match)), None)
 
 
 def show(rows: Sequence[Row]) -> bool:
@@ -207,6 +233,7 @@ def main() -> None:
     good, bad = found.get("Q8_0"), found.get("int4 cache")
     if isinstance(good, Evaluation) and isinstance(bad, Evaluation):
         rows += margins(good, bad, bench.sets)
+    rows += drawn(bench.sets)
     met = show(rows)
     if options.json:
         table = [{"name": r.name, "kind": r.kind.value, "by": r.by} | _counts(r) for r in rows]

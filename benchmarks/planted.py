@@ -6,25 +6,36 @@ file, which alone is as good as its source.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.checkpoint.gguf_read import GgufCheckpoint
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
+from fewbit.evaluate.answers import GREEDY, Ask, Prompt
+from fewbit.evaluate.arms import Role, Room, local_party
+from fewbit.evaluate.kernel_axis import kernel_findings
+from fewbit.evaluate.subject import open_subject
+from fewbit.evaluate.tool_calls_sampling import sampling_asks, sampling_findings
 from fewbit.formats.spec import QuantTensor
+from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
 from fewbit.quantization import quantize
 from fewbit.recipes import find
+from fewbit.records.answers import Answer
 from fewbit.records.kernels import Activations
+from fewbit.records.measurement import Finding
+from fewbit.sampling import SamplingParams
 
 GOOD_FILE = "rtn-q8_0"
 LAYER = 10
@@ -56,6 +67,9 @@ class Candidate:
     """Fields of `EvaluationSettings`."""
     source: Callable[[Path, Path], Path] = lambda source, _folder: source
     """Given the source and a folder, returns what it is compared with."""
+    findings: Callable[[Path], Sequence[Finding]] | None = None
+    """Of a fault that lies in the runtime: what is found of the candidate run by such a one. No
+    more of it is measured."""
 
 
 def made(recipe: str) -> Callable[[Path, Path], Path]:
@@ -180,6 +194,40 @@ def _mixture(folder: Path, change: Callable[[str, np.ndarray], np.ndarray]) -> P
     return write_subject(folder, config=config, weights=weights)
 
 
+def dequantized_layer(path: Path) -> Sequence[Finding]:
+    """Return what is found where one layer's matrix was quietly turned into bf16."""
+    slot = f"layers.{LAYER}.down.weight"
+    with open_model(path) as model:
+        kernels = planned_kernels(model, RunSettings())
+    ran = [replace(k, kernel="bf16/f32/avx2") if k.slot == slot else k for k in kernels]
+    return kernel_findings(ran, {k.slot: k.bytes for k in kernels}, None)
+
+
+def greedy_always(path: Path) -> Sequence[Finding]:
+    """Return what is found of a runtime that decodes greedily whatever it is asked."""
+    return _sampled(path, lambda _ask: GREEDY)
+
+
+def greedy_never(path: Path) -> Sequence[Finding]:
+    """Return what is found of a runtime that samples even where greedy is asked."""
+    return _sampled(path, lambda ask: SamplingParams(seed=len(ask.name) + ord(ask.name[-1])))
+
+
+def _sampled(path: Path, instead: Callable[[Ask], SamplingParams]) -> Sequence[Finding]:
+    asks = [dataclasses.replace(ask, sampling=instead(ask)) for ask in sampling_asks(_question)]
+    answers: dict[str, Answer] = {}
+    subject = open_subject(path)
+    party = local_party(subject, RunSettings())
+    subject.model.checkpoint.close()
+    with party.open(Role.CANDIDATE, Room(context=256, sequences=8)) as arm:
+        arm.answerer.answer(asks, lambda answer: answers.update({answer.name: answer}))
+    return sampling_findings({Role.CANDIDATE: answers})
+
+
+def _question(text: str) -> Prompt:
+    return ({"role": "user", "content": text},)
+
+
 CANDIDATES = (
     Candidate("Q8_0", Kind.GOOD, made("rtn-q8_0")),
     Candidate("Q6_K", Kind.GOOD, made("rtn-q6_k")),
@@ -197,5 +245,8 @@ CANDIDATES = (
         lambda _source, folder: mixture_without_an_expert(folder),
         source=lambda _source, folder: mixture(folder),
     ),
+    Candidate("a layer dequantized", Kind.BAD, made("rtn-q8_0"), findings=dequantized_layer),
+    Candidate("temperature ignored", Kind.BAD, made("rtn-q8_0"), findings=greedy_always),
+    Candidate("greedy ignored", Kind.BAD, made("rtn-q8_0"), findings=greedy_never),
     Candidate("int4 cache", Kind.BAD, made("rtn-q8_0"), {"kv": CacheType.INT4}),
 )

@@ -9,7 +9,7 @@ is the population's figure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from fewbit.records.gate import Gate
 from fewbit.records.measurement import AxisResult, Item, Slice
 from fewbit.records.outcome import Outcome
 
-SETS = 1000
+SETS = 400
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,19 @@ def judged(
         sets: how many sets.
         seed: of the draws.
     """
-    rng = np.random.default_rng([seed, 2026])
     populations = [Population(axis, sizes.get(axis.axis)) for axis in axes]
-    draws = Draws()
-    found = (
-        judge([population.drawn(rng) for population in populations], gate, draws)[1].outcome
-        for _ in range(sets)
-    )
-    return Rates(Counter(found))
+    return verdicts(lambda rng: [p.drawn(rng) for p in populations], gate, sets, seed)
+
+
+def verdicts(
+    draw: Callable[[np.random.Generator], Sequence[AxisResult]],
+    gate: Gate,
+    sets: int = SETS,
+    seed: int = 0,
+) -> Rates:
+    """Return the verdicts on sets, each as `draw` gives it."""
+    rng, draws = np.random.default_rng([seed, 2026]), Draws()
+    return Rates(Counter(judge(draw(rng), gate, draws)[1].outcome for _ in range(sets)))
 
 
 class Population:

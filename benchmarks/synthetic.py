@@ -138,6 +138,6 @@ def bad() -> Iterator[Truth]:
     """Yield what is bad in one way each: a 3-bit format's text, and answers that changed a lot."""
     yield replace(GOOD, name="drawn: 3-bit text", text=Text(divergence=0.3, loss=0.1))
     for one in SUITE:
-        worse = replace(one, worse=0.3)
+        worse = replace(one, worse=0.4)
         asked = [worse if other is one else other for other in SUITE]
-        yield replace(GOOD, name=f"drawn: {one.name} 30% worse", asked=asked)
+        yield replace(GOOD, name=f"drawn: {one.name} 40% worse", asked=asked)

@@ -13,7 +13,7 @@ from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.records.outcome import Outcome
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("resampling", "off_grid", "planted", "gate")
+NAMES = ("resampling", "synthetic", "off_grid", "planted", "gate")
 KL = "language/kl"
 GATE = Gate(slices=(SliceRule(match=KL, margin=0.05, minimum_items=12),))
 

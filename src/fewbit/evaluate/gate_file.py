@@ -35,22 +35,33 @@ AXES = (
 )
 """What names of slices and findings begin with."""
 
-_FEW, _TURNS, _PROCESSES = 40, 12, 5
-"""Items that a slice of the built-in suite has at least: prompts, turns of speed, processes."""
+_TEXTS, _PROMPTS, _TURNS, _PROCESSES = 12, 40, 12, 5
+"""Items that slices of the built-in suite have at least: documents, prompts, turns of speed,
+processes."""
+
+DOMAINS = ("prose", "code", "chat", "languages")
+"""Of the text, each with a margin of its own."""
 
 DEFAULT = Gate(
     slices=(
-        SliceRule(match="language/kl", margin=0.05, minimum_items=12),
-        SliceRule(match="language/perplexity", margin=1.03, minimum_items=12),
-        SliceRule(match="language/kl/*", margin=0.1, minimum_items=12, optional=True),
-        SliceRule(match="tasks/*", margin=0.03, pool=True, optional=True),
-        SliceRule(match="safety/*", margin=0.1, pool=True, minimum_items=_FEW, optional=True),
-        SliceRule(match="long-context/kl", margin=0.1, minimum_items=12, optional=True),
-        SliceRule(match="long-context/*", margin=0.1, minimum_items=_FEW, optional=True),
-        SliceRule(match="tools/loops", margin=0.03, optional=True),
-        SliceRule(match="answers/cap", margin=0.03, optional=True),
-        SliceRule(match="tools/*", margin=0.05, pool=True, optional=True),
-        SliceRule(match="structured/*", margin=0.05, pool=True, optional=True),
+        SliceRule(match="language/kl", margin=0.05, minimum_items=_TEXTS),
+        SliceRule(match="language/perplexity", margin=1.03, minimum_items=_TEXTS),
+        *(
+            SliceRule(
+                match=f"language/kl/{domain}", margin=0.1, minimum_items=_TEXTS, optional=True
+            )
+            for domain in DOMAINS
+        ),
+        SliceRule(match="tasks/*", margin=0.04, pool=True, optional=True),
+        SliceRule(match="safety/*", margin=0.12, pool=True, minimum_items=_PROMPTS, optional=True),
+        SliceRule(match="long-context/kl", margin=0.1, minimum_items=_TEXTS, optional=True),
+        SliceRule(
+            match="long-context/*", margin=0.12, pool=True, minimum_items=_PROMPTS, optional=True
+        ),
+        SliceRule(match="tools/loops", margin=0.05, optional=True),
+        SliceRule(match="answers/cap", margin=0.05, optional=True),
+        SliceRule(match="tools/*", margin=0.06, pool=True, optional=True),
+        SliceRule(match="structured/*", margin=0.12, pool=True, optional=True),
         SliceRule(match="speed/decode/*", margin=1.05, minimum_items=_TURNS, optional=True),
         SliceRule(match="speed/first-token/*", margin=1.1, minimum_items=_TURNS, optional=True),
         SliceRule(match="speed/task", margin=1.1, minimum_items=_TURNS, optional=True),
@@ -61,8 +72,8 @@ DEFAULT = Gate(
             minimum_clusters=_PROCESSES,
             optional=True,
         ),
-        SliceRule(match="numerics/rare-experts", margin=0.1, minimum_items=12, optional=True),
-        SliceRule(match="numerics/clipped", margin=0.001, minimum_items=12, optional=True),
+        SliceRule(match="numerics/rare-experts", margin=0.1, minimum_items=_TEXTS, optional=True),
+        SliceRule(match="numerics/clipped", margin=0.001, minimum_items=_TEXTS, optional=True),
     )
 )
 """What is asked where nothing else is declared."""
