@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from asked_arms import Scripted, no_progress, scripted_arms
+from tiny_subjects import sharp_weights, write_subject
 
+from fewbit.cli import app
 from fewbit.evaluate.ifeval import INSTRUCTIONS
 from fewbit.evaluate.tasks import TasksAxis
 from fewbit.evaluate.tasks_formats import FORMATS
 from fewbit.evaluate.tasks_spec import RULES, TaskSpec, read_task, read_tasks
+from fewbit.records.base import from_json
+from fewbit.records.evaluation import Evaluation
 
 DOCS = Path(__file__).parent.parent / "docs" / "evaluation"
 TASKS = (DOCS / "tasks.md").read_text(encoding="utf-8")
@@ -36,6 +40,36 @@ def test_five_lines_of_toml_and_a_file_are_a_task(suite):
     result = axis.run(scripted_arms(knows, knows), no_progress)
     (found,) = result.slices
     assert found.name == "tasks/sky" and [item.source for item in found.items] == [0, 1]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_subject(tmp_path_factory.mktemp("model"), weights=sharp_weights()))
+
+
+def evaluate(model, suite, *more):
+    arguments = ["eval", model, "--against", model, "--axes", "tasks", "--suite", str(suite)]
+    return app.run([*arguments, "--threads", "1", *more])
+
+
+def test_the_command_runs_it_from_its_folder(suite, model):
+    """With two items nothing is decided: 4, inconclusive."""
+    record = suite / "record.json"
+    assert evaluate(model, suite, "--json", str(record)) == 4
+    found = from_json(Evaluation, record.read_bytes(), name="record")
+    (axis,) = [axis for axis in found.axes if axis.axis == "tasks"]
+    assert [one.name for one in axis.slices] == ["tasks/sky"]
+    assert all(item.source == item.candidate == item.floor for item in axis.slices[0].items)
+
+
+def test_a_bad_line_is_one_sentence_with_its_place(suite, model, capsys):
+    lines = block(TASKS, "jsonl").splitlines()
+    (suite / "sky.jsonl").write_text(lines[0] + "\n" + lines[1].replace("answer", "anser"))
+    assert evaluate(model, suite) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"Line 2 of {suite / 'sky.jsonl'} has the key 'anser'" in error
+    assert "did you mean answer" in error
 
 
 def test_the_example_of_safety_is_a_set(tmp_path):
