@@ -134,7 +134,7 @@ def axis(**settings):
 def test_all_slices_on_all_arms_and_nothing_twice(tmp_path, source, small, monkeypatch):
     arms = arms_of(source, small, tmp_path / "work")
     told = []
-    found = axis().run(arms, lambda *seen: told.append(seen))
+    found = axis(floor=True).run(arms, lambda *seen: told.append(seen))
     slices = {s.name: s for s in found.slices}
     assert list(slices) == [
         "long-context/needle",
@@ -170,7 +170,7 @@ def test_all_slices_on_all_arms_and_nothing_twice(tmp_path, source, small, monke
         raise AssertionError("an arm is opened again")
 
     monkeypatch.setattr(LocalParty, "open", closed)
-    again = axis().run(arms_of(source, small, tmp_path / "work"), lambda *_: None)
+    again = axis(floor=True).run(arms_of(source, small, tmp_path / "work"), lambda *_: None)
     assert again.slices == found.slices
     assert again.details == found.details
 
@@ -178,6 +178,7 @@ def test_all_slices_on_all_arms_and_nothing_twice(tmp_path, source, small, monke
 def test_a_model_against_itself_is_exactly_itself(source):
     found = axis(longest=256).run(arms_of(source, source), lambda *_: None)
     for one in found.slices:
+        assert all((i.floor is None) != one.name.endswith("kl") for i in one.items)
         assert all(i.candidate == (0.0 if one.name.endswith("kl") else i.source) for i in one.items)
     assert found.details.examples == ()
     (kl,) = (one for one in found.slices if one.name == "long-context/kl")

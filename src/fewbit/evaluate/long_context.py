@@ -64,6 +64,8 @@ class LongContextAxis:
     divergence: int = 4096
     """Tokens of the document that divergence is measured along; likewise."""
     judge: Judge = Judge.CHOICE
+    floor: bool = False
+    """Whether the floor is asked too; long texts take long, and the divergence has it anyway."""
     seed: int = 0
     """Of the texts that are asked about."""
     threads: int | None = None
@@ -83,7 +85,7 @@ class LongContextAxis:
         return AXIS
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
-        """Ask every arm, then run the document on all of them.
+        """Ask the arms, then run the document on all of them.
 
         An arm that runs elsewhere is asked, and its divergence is left out with a note.
 
@@ -95,7 +97,8 @@ class LongContextAxis:
         began = time.perf_counter()
         limits = _limits(arms, self)
         asked = questions_of(list(self._haystacks(limits)))
-        answers = {role: self._ask(arms, role, limits, asked, progress) for role in arms.roles}
+        roles = [role for role in arms.roles if self.floor or role is not Role.FLOOR]
+        answers = {role: self._ask(arms, role, limits, asked, progress) for role in roles}
         slices, details = recalled(Recalls(asked, answers, self.judge.words, limits.longest))
         along, notes = self._along(arms, limits, progress)
         if along is not None:
