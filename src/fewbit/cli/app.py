@@ -52,6 +52,10 @@ COMMANDS = {
         "Prepare a model to draft for another: a head of frequent tokens, fast weights.",
         "fewbit draft prepare small.gguf --for large.gguf --out draft.gguf",
     ),
+    "draft train": (
+        "Train a head that drafts for a model from its hidden states (needs torch).",
+        "fewbit draft train smollm2-135m --out head",
+    ),
     "eval": (
         "Measure a model against its exact source and give a verdict.",
         "fewbit eval small --against smollm2-135m",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.calibration import TextOptions
+from fewbit.cli.draft_train import train
 from fewbit.cli.output import JsonOption
 from fewbit.errors import UsageError
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from fewbit.quantization import QuantizationPlan
     from fewbit.quantization.draft import DraftSettings
     from fewbit.quantization.estimate import Workload
+
+
+__all__ = ["prepare", "train"]
 
 
 @Parameter(name="*")

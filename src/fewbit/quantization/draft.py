@@ -120,6 +120,26 @@ def require_gguf(out: Path) -> None:
         raise UsageError(f"A prepared draft is a GGUF file; give --out a name such as {out}.gguf.")
 
 
+def kept_tokens(
+    source: ModelSource, size: int, windows: Iterable[NDArray[np.int32]]
+) -> NDArray[np.int32]:
+    """Return the ids that are most frequent in text, int32 [size] ascending.
+
+    Args:
+        source: whose tokens they are.
+        size: how many. Those that were added to the vocabulary are always among them.
+        windows: int32 [tokens] each, counted beside the text that Python carries.
+
+    Raises:
+        UsageError: more tokens than the vocabulary has, or too few.
+        MissingError: this Python carries no text.
+    """
+    tokenizer = tokenizer_of(source)
+    known = _known(source, tokenizer)
+    counts = token_counts([*windows, *_text(tokenizer, Half.CALIBRATION)], known)
+    return frequent_tokens(counts, size, _special(tokenizer, known))
+
+
 def _chosen(
     source: ModelSource, settings: DraftSettings, windows: Iterable[NDArray[np.int32]]
 ) -> tuple[NDArray[np.int32], DraftFacts]:
