@@ -1,9 +1,10 @@
 """The controller under simulated clocks: it finds what pays, and keeps the bound on its cost."""
 
 import pytest
-from simulated import DEAR_ROWS, GREEDY, LARGE, LOOKUP, STEP, serve
+from simulated import DEAR_ROWS, GREEDY, LARGE, LOOKUP, STEP, ChanceDraft, serve
 
 from fewbit.errors import UsageError
+from fewbit.speculate import survival
 from fewbit.speculate.controller import LengthController, Plan
 from fewbit.speculate.costs import Shape, step_seconds
 from fewbit.speculate.ledger import EXPLORATION_STEPS, SHARE
@@ -83,7 +84,7 @@ def test_rows_that_cost_too_much_turn_drafting_off_and_the_record_says_so():
     seconds, records, _ = serve(DEAR_ROWS, lambda *_: 0.8, tokens=800)
     assert records[0].draft.blocks == 0
     assert seconds == plain
-    assert "no draft pays, were it always right" in records[0].draft.changes[0].reason
+    assert "no draft pays, were it right nine times of ten" in records[0].draft.changes[0].reason
 
 
 def test_longer_drafts_that_do_not_pay_are_shortened_and_the_record_says_why():
@@ -164,3 +165,26 @@ def test_the_simulated_engine_says_the_same_with_a_draft():
     _, drafted, _ = serve(LARGE, lambda *_: 0.5)
     assert plain[0].generated_tokens == drafted[0].generated_tokens
     assert GREEDY.greedy
+
+
+def texts_read_for_trials(monkeypatch):
+    """Return which sequences a draft reads that is thought to be poor, and is."""
+    read = set()
+    real = ChanceDraft.propose
+
+    def propose(self, queries):
+        read.update(q.sequence for q in queries if self.pending(q) > 20)
+        return real(self, queries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ChanceDraft, "propose", propose)
+        patched.setattr(survival, "IMAGINED_ACCEPTED", 1.0)
+        _, _, engine = serve(LARGE, lambda *_: 0.3, requests=3, tokens=400)
+    assert engine.record.speculation.trials > 1
+    return read
+
+
+def test_one_text_is_read_for_trials_and_not_one_for_each(monkeypatch):
+    assert len(texts_read_for_trials(monkeypatch)) == 1
+    monkeypatch.setattr(LengthController, "_followed", lambda self, asks, curves: curves)
+    assert len(texts_read_for_trials(monkeypatch)) > 1

@@ -30,6 +30,8 @@ _CHOOSING, _CHOOSING_SHARE = 25e-6, 0.005
 """Choosing takes about so many seconds a sequence. Where no draft pays it rests for as many steps
 as make that this share of the time."""
 _LONGEST_REST = 64
+_GOOD = 0.9
+"""Acceptance of a draft that is very good; where such a one would not pay, none is tried."""
 _HEARING = 6
 """Blocks that are verified before a draft that seems poor is left alone."""
 _FIRST_CHECK, _CHECK_STEPS = 16, 64
@@ -270,12 +272,13 @@ class LengthController:
         """Try the least bad draft, if it is time for that; rest otherwise.
 
         A draft has a fair hearing at the budget's cost: a few blocks tell little about it. But
-        where even a draft that is always right would not pay there is nothing to find out.
+        where even a very good one would not pay there is nothing to find out.
         """
-        perfect = best_choice([[1.0] * len(c) for c in curves], prices, decoding=decoding)
+        good = [[_GOOD**j for j in range(1, len(curve) + 1)] for curve in curves]
         self._tried += 1
-        least = least_loss(curves, prices, decoding=decoding, turn=self._tried)
-        if not any(perfect.lengths):
+        open_to = self._followed(asks, curves)
+        least = least_loss(open_to, prices, decoding=decoding, turn=self._tried)
+        if not any(best_choice(good, prices, decoding=decoding).lengths):
             self._note_hopeless(asks, prices)
         elif least is not None:
             kept = self._affordable(least.lengths, asks, prices)
@@ -287,6 +290,19 @@ class LengthController:
         rest = math.ceil(choosing / (_CHOOSING_SHARE * prices.step[0]))
         self._rest = min(rest, _LONGEST_REST)
         return Plan((0,) * len(asks))
+
+    def _followed(
+        self, asks: Sequence[Ask], curves: Sequence[Sequence[float]]
+    ) -> Sequence[Sequence[float]]:
+        """Return the curves with none for sequences that the draft would have to begin to read.
+
+        Where it follows no sequence yet, all of them: one text is read for a trial, not another
+        one for each.
+        """
+        awake = [
+            () if self._sleeps(ask) else curve for ask, curve in zip(asks, curves, strict=True)
+        ]
+        return awake if any(awake) else curves
 
     def _note_hopeless(self, asks: Sequence[Ask], prices: Prices) -> None:
         """Say once for a sequence why it has no draft though none was tried."""

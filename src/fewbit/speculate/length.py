@@ -152,7 +152,7 @@ def describe_hopeless(prices: Prices) -> str:
     drafting = prices.drafting((1,) + (0,) * (len(prices.start) - 1)) / plain
     return (
         f"a drafted row adds {row:.2f} of a step and drafting its token takes {drafting:.2f}, so "
-        "no draft pays, were it always right"
+        "no draft pays, were it right nine times of ten"
     )
 
 
