@@ -139,11 +139,12 @@ class Drafting:
         state, measured = generation.length, self._measured
         if state is None or measured is None:
             return
-        expected = 1.0 + sum(state.survival.curve(len(draft)))
-        predicted = measured.predicted + self._step.predicted
-        seconds = measured.seconds + self._step.seconds
-        generation.meter.forecast.add(expected, taken, predicted, seconds)
-        self.meter.forecast.add(expected - 1.0, taken - 1, 0.0, 0.0)
+        if self.controller.predicts:
+            expected = 1.0 + sum(state.survival.curve(len(draft)))
+            predicted = measured.predicted + self._step.predicted
+            seconds = measured.seconds + self._step.seconds
+            generation.meter.forecast.add(expected, taken, predicted, seconds)
+            self.meter.forecast.add(expected - 1.0, taken - 1, 0.0, 0.0)
         state.survival.add(tested, accepted)
         state.trials += self._step.trial
         self._trials += self._step.trial
@@ -163,8 +164,9 @@ class Drafting:
             return
         spent = measured.seconds + step.seconds
         self.meter.verify += measured.seconds
-        predicted = measured.predicted + step.predicted
-        self.meter.forecast.add(measured.decoding, measured.decoding, predicted, spent)
+        if self.controller.predicts:
+            predicted = measured.predicted + step.predicted
+            self.meter.forecast.add(measured.decoding, measured.decoding, predicted, spent)
         # Each token beyond a sequence's first would have taken its share of a plain step. Where
         # prompts were read beside, the first ones' step is judged by what the model made of it.
         mixed = measured.plain > measured.decode_plain

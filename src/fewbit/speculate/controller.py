@@ -97,6 +97,9 @@ class LengthController:
         UsageError: `longest` is below 1.
     """
 
+    predicts = True
+    """Whether lengths are chosen by what they promise, so that it can be held against what came."""
+
     def __init__(self, longest: int, table: CostTable | None = None) -> None:
         if longest < 1:
             raise UsageError(f"the longest draft is {longest} tokens; it must be at least 1.")
@@ -136,7 +139,7 @@ class LengthController:
             plain: the step without drafts.
             decoding: sequences that decode in it.
         """
-        if self._stands(asks):
+        if plain.rows == decoding and self._stands(asks):
             self._age += 1
             return Plan(tuple(min(ask.state.length, ask.longest) for ask in asks))
         self._set_budget(plain._replace(rows=decoding))
@@ -162,9 +165,11 @@ class LengthController:
         """Whether the last choice stands: nothing was verified since, for the same sequences.
 
         A draft that looks tokens up has none for many steps in a row; they are not worth a choice.
+        Asking in vain costs a little too, for which there must be room within the bound.
         """
         return (
             0 <= self._age < _LONGEST_REST
+            and self._ledger.allows(0.0)
             and [ask.state for ask in asks] == self._chosen_for
             and not any(self._sleeps(ask) for ask in asks)
         )
@@ -325,6 +330,8 @@ class LengthController:
 
 class FixedLengths(LengthController):
     """Drafts as many tokens as can be of use, always; for tests and certificates, not for speed."""
+
+    predicts = False
 
     def rests(self) -> bool:
         """Return False."""
