@@ -22,7 +22,7 @@ from fewbit.report.svg import (
     text,
 )
 
-_HEIGHT, _TOP, _FLOOR = 300, 24, 262
+_HEIGHT, _TOP, _FLOOR = 310, 36, 272
 
 
 class Tried(NamedTuple):

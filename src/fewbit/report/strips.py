@@ -19,6 +19,7 @@ _LEAST, _MOST = -0.35, 1.75
 """What is drawn, in margins; what lies beyond is an arrow at the end."""
 _SHARE = Scale(_LEAST, _MOST, 0, 100)
 _MIDDLE, _HEIGHT = 15, 32
+_NARROW = 3.0
 
 
 class Strip(NamedTuple):
@@ -116,10 +117,10 @@ def _floor(strip: Strip) -> list[Markup]:
         return []
     low, value, high = (_place(strip, v) for v in _bounds(strip.floor))
     hint = f"noise floor: {number(strip.floor.value)}"
-    return [
-        rect(Box(low, _MIDDLE + 13, max(high - low, 0.4), 2), "floor", hint),
-        mark(value, _MIDDLE + 9, "source", hint),
-    ]
+    triangle = mark(value, _MIDDLE + 9, "source", hint)
+    if high - low < _NARROW:  # under the triangle it could not be seen
+        return [triangle]
+    return [rect(Box(low, _MIDDLE + 13, high - low, 2), "floor", hint), triangle]
 
 
 def _arrows(strip: Strip) -> list[Markup]:
