@@ -19,6 +19,8 @@ from fewbit.report.validation import validation_page
 pytestmark = pytest.mark.browser
 
 PHONE, DESK = 360, 1200
+WORDS = "several words of about the usual length"
+LONG = "a/path/without-any-place-to-break-it_0123456789abcdef" * 3
 
 OVERFLOWING = """[...document.querySelectorAll('body, body *')]
   .filter(e => !e.closest('svg') && !e.closest('details:not([open])'))
@@ -56,10 +58,11 @@ def files(tmp_path_factory):
     pages = {
         "evaluation": html.evaluation_page(sample.evaluation()),
         "compress": html.compress_page(sample.compress_report()),
-        "certificate": html.certificate_page(any_record(Certificate)),
+        "certificate": html.certificate_page(any_record(Certificate, WORDS)),
+        "long": html.evaluation_page(sample.evaluation(candidate=LONG)),
         "comparison": comparison_page(compare(*two, ("a.json", "b.json"))),
-        "validation": validation_page(any_record(Validation)),
-        "record": html.record_page("Speed", any_record(SpeedReport)),
+        "validation": validation_page(any_record(Validation, WORDS)),
+        "record": html.record_page("Speed", any_record(SpeedReport, LONG)),
         "details": html.record_page("Details", sample_details.details()),
     }
     for name, text in pages.items():
@@ -67,7 +70,16 @@ def files(tmp_path_factory):
     return folder
 
 
-PAGES = ("evaluation", "compress", "certificate", "comparison", "validation", "record", "details")
+PAGES = (
+    "evaluation",
+    "long",
+    "compress",
+    "certificate",
+    "comparison",
+    "validation",
+    "record",
+    "details",
+)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
