@@ -164,9 +164,11 @@ def test_an_early_look_changes_no_figure_of_a_candidate_that_passes_it(source, s
     assert whole.gate.level < looked.gate.level < 0.96  # both looks together err as one would
 
 
-def test_an_early_look_ends_what_is_hopeless(tmp_path, source, small, documents):
+def test_an_early_look_ends_what_is_hopeless(tmp_path, source, documents):
     looking = replace(SETTINGS, screen=(axis(documents, 12),))
-    found = evaluate(source, swapped(tmp_path, small), documents, looking)
+    with open_model(source) as model:
+        quantize(model, find("rtn-int2-g32"), tmp_path / "coarse")
+    found = evaluate(source, tmp_path / "coarse", documents, looking)
     assert found.verdict.outcome is Outcome.REJECT
     assert (found.language.text.windows, found.gate.level) == (12, 0.999)
 
