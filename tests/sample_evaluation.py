@@ -25,6 +25,7 @@ from fewbit.records.language import (
     DocumentScore,
     HistogramBin,
     LanguageDetails,
+    Part,
     Perplexity,
     TextFacts,
 )
@@ -102,6 +103,23 @@ def language_details(kl=0.031, ratio=1.012, documents=40):
             source=spread(12.3), candidate=spread(12.3 * ratio), ratio=spread(ratio, 0.006)
         ),
         agreement=Interval(value=0.93, low=0.92, high=0.94),
+        near_ties=0.11,
+        tie_lead=0.31,
+        tie_rule="the median change of a lead under the floor",
+        parts=tuple(
+            Part(
+                name=name,
+                documents=documents,
+                positions=255 * documents,
+                divergence=spread(kl),
+                floor=0.004,
+                excess=spread(kl - 0.004),
+                perplexity_ratio=spread(ratio, 0.006),
+                agreement=Interval(value=0.93, low=0.92, high=0.94),
+            )
+            for name in ("prose", "code", "conversations", "protocol: end of turn")
+        ),
+        curves=sample_details.curves(),
         documents=tuple(
             DocumentScore(
                 name=f"lib:module{i}.py",

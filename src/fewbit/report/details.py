@@ -28,7 +28,7 @@ MOST_COLUMNS = 8
 """A table of more columns is turned, or listed."""
 _SIDE_BY_SIDE = 6
 _FOLDED = 14
-_SHARES = ("right", "chance", "clipped", "zeroed", "share", "unseen", "proposable")
+_SHARES = ("right", "chance", "clipped", "zeroed", "share", "ties", "unseen", "proposable")
 """Last words of fields that are shares of 1."""
 _SHOWN: dict[type[Record], tuple[str, ...]] = {
     TaskFigures: (

@@ -164,7 +164,8 @@ def _lines(said: str) -> Markup:
     value, bracket, bounds = said.partition(" [")
     if not bracket:
         return Markup("{}").format(said)
-    return Markup("{}<small>{}</small>").format(value, f"[{bounds}")
+    bounds, _, unit = bounds.partition("]")
+    return Markup("{}<small>{}</small>").format(value + unit, f"[{bounds}]")
 
 
 def _declared(change: DeclaredChange) -> tuple[str, str]:
