@@ -35,13 +35,16 @@ from fewbit.records.evaluation import Evaluation
 from fewbit.records.measurement import AxisResult, Finding
 from fewbit.records.outcome import Outcome
 
-POPULATION = 160
+POPULATION = 96
 """Windows scored of each candidate; the text has one window for every document at first."""
 
 DOCUMENTS = 40
 """Of a set, as of an evaluation by default."""
 
 AXES = ("language", "kernels", "numerics")
+
+PARTS = ("models", "drawn")
+"""What is judged: models, and items drawn from distributions whose truth is known."""
 
 TARGETS = {
     Kind.GOOD: ((Outcome.ACCEPT, ">=", 0.95), (Outcome.REJECT, "<=", 0.01)),
@@ -68,7 +71,6 @@ class Bench:
     source: Path
     axes: tuple[str, ...]
     windows: int
-    sets: int
     threads: int | None = None
 
     def measured(self, candidate: Candidate) -> Evaluation | str:
@@ -211,6 +213,7 @@ def embedded() -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}; all")
     parser.add_argument("--source", type=Path, help="an off-grid source made before")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks/gate"))
     parser.add_argument("--axes", nargs="+", default=AXES)
@@ -221,24 +224,30 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all rows there")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    source = options.source or options.folder / "source.gguf"
-    if not source.exists():
-        print(f"moving a source off its grid: {source}", file=sys.stderr)
-        move_off_grid(embedded(), source)
-    axes = tuple(options.axes)
-    bench = Bench(options.folder, source, axes, options.windows, options.sets, options.threads)
-    chosen = [c for c in CANDIDATES if not options.only or c.name in options.only]
-    found = {c.name: bench.measured(c) for c in chosen}
-    rows = [row_of(c, found[c.name], bench.sets) for c in chosen]
-    good, bad = found.get("Q8_0"), found.get("int4 cache")
-    if isinstance(good, Evaluation) and isinstance(bad, Evaluation):
-        rows += margins(good, bad, bench.sets)
-    rows += drawn(bench.sets)
+    rows = measured_rows(options) if "models" in options.parts else []
+    rows += drawn(options.sets) if "drawn" in options.parts else []
     met = show(rows)
     if options.json:
         table = [{"name": r.name, "kind": r.kind.value, "by": r.by} | _counts(r) for r in rows]
         options.json.write_text(json.dumps(table, indent=1))
     sys.exit(0 if met else 1)
+
+
+def measured_rows(options: argparse.Namespace) -> list[Row]:
+    """Return the rows of candidates that are models, and of those moved to a margin."""
+    source = options.source or options.folder / "source.gguf"
+    if not source.exists():
+        print(f"moving a source off its grid: {source}", file=sys.stderr)
+        move_off_grid(embedded(), source)
+    axes = tuple(options.axes)
+    bench = Bench(options.folder, source, axes, options.windows, options.threads)
+    chosen = [c for c in CANDIDATES if not options.only or c.name in options.only]
+    found = {c.name: bench.measured(c) for c in chosen}
+    rows = [row_of(c, found[c.name], options.sets) for c in chosen]
+    good, bad_one = found.get("Q8_0"), found.get("int4 cache")
+    if isinstance(good, Evaluation) and isinstance(bad_one, Evaluation):
+        rows += margins(good, bad_one, options.sets)
+    return rows
 
 
 def _counts(row: Row) -> dict[str, int]:
