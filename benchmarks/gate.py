@@ -38,8 +38,8 @@ from fewbit.records.outcome import Outcome
 POPULATION = 96
 """Windows scored of each candidate; the text has one window for every document at first."""
 
-DOCUMENTS = 40
-"""Of a set, as of an evaluation by default."""
+SIZES = {"language/kl": 40}
+"""Documents of a set where more were measured: as many as an evaluation has by default."""
 
 AXES = ("language", "kernels", "numerics")
 
@@ -111,17 +111,12 @@ def row_of(candidate: Candidate, found: Evaluation | str, sets: int) -> Row:
     failed = [_said(f) for axis in found.axes for f in axis.findings if not f.passed]
     if failed:
         return Row(candidate.name, candidate.kind, always(Outcome.REJECT, sets), failed[0])
-    rates = judged(found.axes, DEFAULT, sizes(found.axes), sets)
+    rates = judged(found.axes, DEFAULT, SIZES, sets)
     return Row(candidate.name, candidate.kind, rates, decided_by(found))
 
 
 def _said(finding: Finding) -> str:
     return f"{finding.name}: {finding.found}"
-
-
-def sizes(axes: Sequence[AxisResult]) -> dict[str, int]:
-    """Return how many clusters a set has of each axis that was measured on more."""
-    return {axis.axis: DOCUMENTS for axis in axes if axis.axis == "language"}
 
 
 def decided_by(found: Evaluation) -> str:
@@ -145,7 +140,7 @@ def margins(good: Evaluation, bad: Evaluation, sets: int) -> list[Row]:
         axes = _with_slice(good.axes, bad.axes, slice_)
         if axes is None:
             continue
-        rates = judged(axes, at_margin(axes, DEFAULT, slice_), sizes(axes), sets)
+        rates = judged(axes, at_margin(axes, DEFAULT, slice_), SIZES, sets)
         rows.append(Row(f"{slice_} on its margin", Kind.MARGIN, rates))
     return rows
 

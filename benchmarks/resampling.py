@@ -8,6 +8,7 @@ is the population's figure.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,11 +66,12 @@ def judged(
     Args:
         axes: what was measured: the population.
         gate: the margins.
-        sizes: how many clusters an evaluation has, by axis; others have what was measured.
+        sizes: how many clusters a slice of an evaluation has, by name; slices that share none with
+            these have as many as were measured.
         sets: how many sets.
         seed: of the draws.
     """
-    populations = [Population(axis, sizes.get(axis.axis)) for axis in axes]
+    populations = [Population(axis, sizes) for axis in axes]
     return verdicts(lambda rng: [p.drawn(rng) for p in populations], gate, sets, seed)
 
 
@@ -84,27 +86,46 @@ def verdicts(
     return Rates(Counter(judge(draw(rng), gate, draws)[1].outcome for _ in range(sets)))
 
 
-class Population:
-    """The items of an axis by cluster."""
+Cluster = list[list[Item]]
+"""The items of a cluster, slice by slice."""
 
-    def __init__(self, axis: AxisResult, size: int | None) -> None:
+
+class Population:
+    """The items of an axis by cluster, clusters of the same slices together.
+
+    Each such stratum is drawn for itself, so that a set has as many clusters in every slice.
+    """
+
+    def __init__(self, axis: AxisResult, sizes: Mapping[str, int]) -> None:
         self._axis = axis
-        names = sorted({item.cluster for found in axis.slices for item in found.items})
-        self._clusters = [
-            [[i for i in found.items if i.cluster == name] for found in axis.slices]
-            for name in names
+        clusters: dict[str, Cluster] = {}
+        for at, found in enumerate(axis.slices):
+            for item in found.items:
+                empty: Cluster = [[] for _ in axis.slices]
+                clusters.setdefault(item.cluster, empty)[at].append(item)
+        self._strata: dict[tuple[bool, ...], list[Cluster]] = {}
+        for cluster in clusters.values():
+            self._strata.setdefault(tuple(map(bool, cluster)), []).append(cluster)
+        self._shares = [
+            sizes.get(found.name, 0) / max(len({i.cluster for i in found.items}), 1)
+            for found in axis.slices
         ]
-        self._size = size or len(names)
 
     def drawn(self, rng: np.random.Generator) -> AxisResult:
         """Return a set: clusters drawn with replacement, each time as another one."""
-        if not self._clusters:
-            return self._axis
-        items: list[list[Item]] = [[] for _ in self._axis.slices]
-        for number, at in enumerate(rng.integers(len(self._clusters), size=self._size).tolist()):
-            for into, found in zip(items, self._clusters[at], strict=True):
-                into.extend(replace(item, cluster=str(number)) for item in found)
+        items: Cluster = [[] for _ in self._axis.slices]
+        number = itertools.count()
+        for present, clusters in self._strata.items():
+            for at in rng.integers(len(clusters), size=self._size(present, clusters)).tolist():
+                name = str(next(number))
+                for into, found in zip(items, clusters[at], strict=True):
+                    into.extend(replace(item, cluster=name) for item in found)
         return replace(self._axis, slices=tuple(map(_with, self._axis.slices, items)))
+
+    def _size(self, present: tuple[bool, ...], clusters: Sequence[Cluster]) -> int:
+        """Return how many clusters of a stratum a set has: all, or as a slice's size says."""
+        shares = [s for s, here in zip(self._shares, present, strict=True) if here and s]
+        return round(len(clusters) * shares[0]) if shares else len(clusters)
 
 
 def _with(found: Slice, items: list[Item]) -> Slice:

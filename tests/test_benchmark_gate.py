@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fewbit.evaluate.gate import judge
 from fewbit.records.gate import Gate, SliceRule
@@ -42,19 +43,32 @@ def measured(mean, count=60, names=(KL,), seed=0):
 
 @pytest.mark.parametrize(("mean", "outcome"), [(0.01, Outcome.ACCEPT), (0.5, Outcome.REJECT)])
 def test_what_is_far_from_its_margin_is_decided_on_every_set(benchmark, mean, outcome):
-    rates = benchmark["resampling"].judged([measured(mean)], GATE, {"language": 20}, sets=30)
+    rates = benchmark["resampling"].judged([measured(mean)], GATE, {KL: 20}, sets=30)
     assert rates.share(outcome) == 1.0
     assert rates.describe(outcome) == "100.0% [88.4%, 100.0%]"
 
 
 def test_a_set_has_whole_clusters_of_all_slices_together(benchmark):
-    population = benchmark["resampling"].Population(measured(0.1, names=(KL, "language/x")), 25)
+    population = benchmark["resampling"].Population(
+        measured(0.1, names=(KL, "language/x")), {KL: 25}
+    )
     drawn = population.drawn(np.random.default_rng(0))
     one, other = drawn.slices
     assert [i.candidate for i in one.items] == [i.candidate for i in other.items]
     assert len(one.items) == 50
     assert {i.cluster for i in one.items} == {str(i) for i in range(25)}
     assert len({i.name for i in one.items}) < 50  # with replacement
+
+
+def test_slices_without_a_common_cluster_are_drawn_apart(benchmark):
+    one, other = measured(0.1), measured(0.1, count=10, names=("language/chat",))
+    apart = tuple(replace(i, cluster="chat" + i.cluster) for i in other.slices[0].items)
+    axis = replace(one, slices=(*one.slices, replace(other.slices[0], items=apart)))
+    drawn = benchmark["resampling"].Population(axis, {KL: 12}).drawn(np.random.default_rng(0))
+    assert [len(found.items) for found in drawn.slices] == [24, 10]
+    assert not {i.cluster for i in drawn.slices[0].items} & {
+        i.cluster for i in drawn.slices[1].items
+    }
 
 
 def test_on_its_margin_a_truth_is_rarely_decided(benchmark):
