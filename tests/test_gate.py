@@ -223,6 +223,7 @@ def test_no_failure_in_200_is_shown_with_its_bound():
     assert said.outcome is I  # the difference is bounded at 1.9%, not known to be 0
     assert one.figure.high == pytest.approx(0.0188, abs=1e-4)
     assert "candidate 0 of 200 (under 1.5% at 95%" in one.reason
+    assert "0 by the candidate alone, 0 by the source alone" in one.reason
 
 
 @pytest.mark.parametrize("arm", ["source", "candidate", "floor"])

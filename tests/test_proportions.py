@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fewbit.evaluate.proportions import PairedCounts, design_effect, paired_counts
+from fewbit.evaluate.proportions import PairedCounts, design_effect, mcnemar, paired_counts
 
 Z = 1.959963984540054
 
@@ -104,3 +104,10 @@ def test_it_covers_where_a_plain_normal_interval_does_not():
         hits["normal"] += abs(value - 0.05) <= Z * spread
     assert hits["tango"] >= 940
     assert hits["normal"] < 935
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "p"), [(0, 0, 1.0), (5, 0, 2 / 32), (0, 5, 2 / 32), (3, 3, 1.0), (6, 1, 16 / 128)]
+)
+def test_mcnemar_counts_coins(b, c, p):
+    assert mcnemar(b, c) == pytest.approx(p)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from fewbit.evaluate.declared import Subject, require_declared, subjects
 from fewbit.evaluate.estimates import Draws, Estimate, Estimates, estimate
+from fewbit.evaluate.proportions import mcnemar
 from fewbit.records.figures import describe
 from fewbit.records.gate import Gate, Judgement, SliceRule, Verdict
 from fewbit.records.interval import Interval
@@ -248,8 +249,13 @@ def _failed(one: _Measured) -> str:
     if one.slice.measure is not Measure.PROPORTION:
         return ""
     items = one.slice.items
-    arms = ("candidate", [i.candidate for i in items]), ("source", [i.source for i in items])
-    return f" Failed: {', '.join(f'{arm} {_share(failed)}' for arm, failed in arms)}."
+    worse = sum(item.candidate > item.source for item in items)
+    better = sum(item.candidate < item.source for item in items)
+    return (
+        f" Failed: candidate {_share([i.candidate for i in items])}, "
+        f"source {_share([i.source for i in items])}; {worse} by the candidate alone, {better} by "
+        f"the source alone (exact McNemar p = {mcnemar(worse, better):.2g})."
+    )
 
 
 def _share(failed: Sequence[float]) -> str:

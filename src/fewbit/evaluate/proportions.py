@@ -25,6 +25,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtr
 
 from fewbit.evaluate.statistics import student_quantile, student_tail
 from fewbit.records.interval import Interval
@@ -90,6 +91,15 @@ class PairedCounts:
         chance = (root - middle) / (4 * n)
         variance = n * (2 * chance + d * (1 - d))
         return math.copysign(math.inf, excess) if variance <= 0.0 else excess / math.sqrt(variance)
+
+
+def mcnemar(first_alone: int, second_alone: int) -> float:
+    """Return the exact two-sided p-value of "the two arms fail equally often".
+
+    It describes and judges nothing: that a difference was not found is no evidence of none.
+    """
+    of = first_alone + second_alone
+    return min(1.0, 2.0 * float(bdtr(min(first_alone, second_alone), of, 0.5)))
 
 
 def paired_counts(differences: NDArray[np.float64], clusters: NDArray[np.intp]) -> PairedCounts:
