@@ -61,13 +61,11 @@ def test_the_model_is_registered_and_answers(registered, folder):
     assert lm.chat_template(False) == ""
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [({"device": "cuda:0"}, "device is 'cuda:0'"), ({"dtype": "auto"}, "dtype")],
-)
-def test_what_it_cannot_do_is_said(registered, folder, given, message):
-    with pytest.raises(UsageError, match=message):
-        registered["fewbit"](folder, **given)
+def test_another_device_is_logged_and_an_unknown_setting_refused(registered, folder, caplog):
+    registered["fewbit"](folder, context=64, threads=1, device="cuda:0")
+    assert "runs on the cpu, not on cuda:0" in caplog.text
+    with pytest.raises(UsageError, match="dtype"):
+        registered["fewbit"](folder, dtype="auto")
 
 
 TASK = {

@@ -7,6 +7,7 @@ extra `fewbit[lm-eval]`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from fewbit.errors import UsageError
 from fewbit.model.runner import RunSettings
 
 _SEQUENCES = 8
+_LOGGER = logging.getLogger("fewbit")
 
 
 @register_model("fewbit")
@@ -46,18 +48,17 @@ class FewbitLM(LM):
             threads: None for every core.
             batch_size: generations served at once; `auto` for 8.
             max_batch_size: what lm-eval passes beside `auto`; bounds it.
-            device: `cpu`, or nothing.
+            device: lm-eval's command line passes `cuda:0` where nothing is said; it runs on the
+                CPU whatever is passed, and logs that.
             **settings: others of `RunSettings`, such as `cache_type` and `activations`.
 
         Raises:
-            UsageError: another device, or a setting that there is not.
+            UsageError: a setting that there is not.
             FewbitError: as `load_model`.
         """
         super().__init__()
         if device not in (None, "cpu"):
-            raise UsageError(
-                f"device is '{device}'; fewbit's engine runs on the cpu, leave it out."
-            )
+            _LOGGER.warning("fewbit's engine runs on the cpu, not on %s.", device)
         automatic = str(batch_size).startswith("auto")
         sequences = min(_SEQUENCES, max_batch_size or _SEQUENCES) if automatic else int(batch_size)
         try:
