@@ -9,6 +9,7 @@ from certify_cases import drawing, matching, tiny
 from fakes import draft_query
 from test_cli_generate import written
 from tiny_models import CONFIGS, random_weights, write_huggingface
+from tiny_text import write_text_files
 
 from fewbit.certify import equality, forced, rollback
 from fewbit.certify.cases import CertifySettings
@@ -18,7 +19,7 @@ from fewbit.certify.equality import check_equality
 from fewbit.certify.forced import Disturbed
 from fewbit.certify.partition import CRITICAL, Sought, check_sampling, tokens_needed
 from fewbit.certify.planted import CONTROLS
-from fewbit.certify.rollback import check_caches
+from fewbit.certify.rollback import check_caches, check_draft_caches
 from fewbit.engine.loaded import load_model
 from fewbit.engine.loaded_draft import load_draft
 from fewbit.errors import UsageError
@@ -26,6 +27,7 @@ from fewbit.model.runner import RunSettings
 from fewbit.records.certificate import ControlCase, Standing
 from fewbit.sampling import sample_blocks
 from fewbit.speculate.drafts import NgramDraft
+from fewbit.speculate.model_draft import _Sequence
 from fewbit.speculate.suffix import SuffixDraft
 
 SMALL = CertifySettings(tokens=6, lengths=(3,), together=(1, 16))
@@ -203,3 +205,30 @@ def test_numbers_that_cannot_be_are_refused(field):
     with pytest.raises(UsageError, match=field):
         CertifySettings(**{field: value})
     assert equality.SAMPLED
+
+
+def other_model_drafting(model, tmp_path):
+    """Return a draft model that is wrong now and then."""
+    config = CONFIGS["llama"]
+    weights = random_weights(config)
+    moved = {name: value * (1 + 0.02 * (i % 3)) for i, (name, value) in enumerate(weights.items())}
+    folder = write_text_files(write_huggingface(tmp_path / "draft", config, moved))
+    return load_draft(folder, model, RunSettings(threads=1, context=512, sequences=2)).draft
+
+
+def test_a_draft_models_own_store_is_compared(model, tmp_path, monkeypatch):
+    draft = other_model_drafting(model, tmp_path)
+    (case,) = check_draft_caches(model, draft, 4)
+    assert case.pages >= 2
+    assert case.written_over > 5
+    assert not case.differing
+    assert draft.pages_held == 0
+    assert check_draft_caches(model, SuffixDraft(), 4) == ()
+
+    def settle(self, text):  # all but the last token count as computed, a drafted one never run too
+        self.computed = len(text) - 1 if self.computed else 0
+        self.drafted.clear()
+
+    monkeypatch.setattr(_Sequence, "settle", settle)
+    (case,) = check_draft_caches(model, draft, 4)
+    assert case.differing

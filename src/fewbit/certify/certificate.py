@@ -13,7 +13,7 @@ from fewbit.certify.enumeration import Enumerated, enumerate_case
 from fewbit.certify.equality import check_equality
 from fewbit.certify.partition import Watch, check_sampling
 from fewbit.certify.planted import PENALIZED, PLAIN, run_controls
-from fewbit.certify.rollback import check_caches
+from fewbit.certify.rollback import check_caches, check_draft_caches
 from fewbit.certify.tiny import write_draft, write_head, write_target
 from fewbit.engine.loaded import LoadedModel, load_model
 from fewbit.engine.loaded_draft import load_draft
@@ -67,6 +67,7 @@ class Checks:
     controls: tuple[ControlCase, ...]
     caches: tuple[CacheCase, ...]
     sampling: SamplingCheck | None
+    draft_caches: tuple[CacheCase, ...] = ()
 
 
 def certify(
@@ -88,10 +89,11 @@ def certify(
     equality = check_equality(target, drafting.draft, settings, watch)
     watch("caches", 0, 1)
     caches = check_caches(target, drafting.draft, longest)
+    own = check_draft_caches(target, drafting.draft, longest)
     sampling = None
     if settings.long:
         sampling = check_sampling(target, drafting.draft, longest, watch)
-    checks = Checks(equality, enumerations, controls, caches, sampling)
+    checks = Checks(equality, enumerations, controls, caches, sampling, own)
     standing, reasons = standing_of(checks)
     return Certificate(
         standing=standing,
@@ -106,6 +108,7 @@ def certify(
         enumerations=enumerations,
         controls=controls,
         caches=caches,
+        draft_caches=own,
         sampling=sampling,
         kernels=target.runner.kernels,
         conditions=conditions,
@@ -221,6 +224,14 @@ def _evidence(checks: Checks) -> Iterator[str]:
         f"{sum(case.pages for case in checks.caches)} pages of the KV cache equal those of a fresh "
         f"run, where {sum(case.written_over for case in checks.caches)} rows were written over"
     )
+    for case in checks.draft_caches:
+        found = (
+            "equal those of one pass over the same tokens"
+            if not case.differing
+            else f"differ in {len(case.differing)}, which costs accepted tokens and cannot change "
+            "the output; please report it"
+        )
+        yield f"{case.pages} pages of {case.draft} {found}"
     if (sampling := checks.sampling) is not None:
         yield (
             f"{sampling.tokens:,} sampled tokens, {sampling.drafted:,} of them drafted: the share "

@@ -6,13 +6,14 @@ must have been written over by that of the token that took its place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.cases import PROMPTS, SAMPLED
-from fewbit.certify.forced import Disturbed, forced, said
+from fewbit.certify.forced import Disturbed, Tally, forced, said
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
@@ -22,7 +23,8 @@ from fewbit.runtime.executor import Executor
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE, StepInput
-from fewbit.speculate.drafts import Draft
+from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, parts_of
+from fewbit.speculate.model_draft import ModelDraft
 
 PAGES = 2
 """Whole pages to fill, counted from the page in which the prompt ends."""
@@ -60,6 +62,58 @@ def check_caches(target: LoadedModel, draft: Draft, longest: int) -> tuple[Cache
         check_cache(target, draft, names[0], longest),
         check_cache(target, disturbed, names[-1], longest),
     )
+
+
+def check_draft_caches(target: LoadedModel, draft: Draft, longest: int) -> tuple[CacheCase, ...]:
+    """Compare the store of a draft that is a model with a fresh pass, after a run with rejections.
+
+    Nothing for a draft without a store of its own, and for a head, whose rows need states that are
+    let go of once they are read.
+    """
+    models = [part for part in parts_of(draft) if isinstance(part, ModelDraft)]
+    return tuple(_draft_cache(target, model, longest) for model in models)
+
+
+def _draft_cache(target: LoadedModel, draft: ModelDraft, longest: int) -> CacheCase:
+    name = list(SAMPLED)[-1]
+    prompt = target.text_prompt(PROMPTS[_PROMPT])
+    left, tally = _Left(draft), Tally()
+    request = Request(prompt, SAMPLED[name], StopCondition((1 + PAGES) * PAGE))
+    said(target.served, [request], forced(left, longest), tally)
+    return CacheCase(
+        params=name,
+        draft=f"{draft.name}, the draft's own store",
+        longest=longest,
+        pages=len(left.pairs),
+        bytes=sum(len(old) for old, _ in left.pairs),
+        written_over=tally.acceptance.rejected,
+        differing=tuple(i for i, (old, new) in enumerate(left.pairs) if old != new),
+    )
+
+
+class _Left:
+    """A draft that looks at what it has of a sequence before it forgets it."""
+
+    def __init__(self, draft: ModelDraft) -> None:
+        self._draft = draft
+        self._tokens: Sequence[int] = ()
+        self.pairs: list[tuple[bytes, bytes]] = []
+        self.name = draft.name
+        self.context = draft.context
+        self.shares_store = draft.shares_store
+        self.pending = draft.pending
+
+    def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
+        """Return the draft's proposals."""
+        for query in queries:
+            self._tokens = list(query.tokens)
+        return self._draft.propose(queries)
+
+    def release(self, sequence: int) -> None:
+        """Compare, and forget."""
+        if self._tokens:
+            self.pairs = self._draft.beside_fresh(sequence, self._tokens)
+        self._draft.release(sequence)
 
 
 def check_cache(target: LoadedModel, draft: Draft, params: str, longest: int) -> CacheCase:

@@ -146,7 +146,8 @@ class CacheCase(Record, frozen=True, kw_only=True):
     """Whole pages of verified tokens, all layers, compared byte by byte."""
     bytes: int
     written_over: int
-    """Rows in them that were first written for a drafted token and then for another one."""
+    """Rows in them that were first written for a drafted token and then for another one; of a
+    draft's store, drafted tokens that were rejected."""
     differing: tuple[int, ...]
     """Pages of the sequence that are not equal."""
 
@@ -199,6 +200,8 @@ class Certificate(Record, frozen=True, kw_only=True):
     enumerations: tuple[EnumerationCase, ...]
     controls: tuple[ControlCase, ...]
     caches: tuple[CacheCase, ...]
+    draft_caches: tuple[CacheCase, ...] = ()
+    """The same of the store of a draft that is a model; an error there costs accepted tokens."""
     sampling: SamplingCheck | None
     """None without --long."""
     kernels: tuple[KernelRecord, ...]

@@ -99,7 +99,7 @@ def _cache_lines(certificate: Certificate) -> list[str]:
         f"KV cache after {case.draft}, {case.params}: {case.pages} pages ({case.bytes:,} bytes), "
         f"{case.written_over} rows written over, "
         + (f"pages {case.differing} differ" if case.differing else "equal to a fresh run")
-        for case in certificate.caches
+        for case in (*certificate.caches, *certificate.draft_caches)
     ]
 
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.runtime.executor import Executor
-from fewbit.runtime.step import Span, StepInput
+from fewbit.runtime.native import NativeExecutor
+from fewbit.runtime.reference import ReferenceExecutor
+from fewbit.runtime.step import PAGE, Span, StepInput
 from fewbit.sampling import SamplingThreads
 from fewbit.speculate.drafts import DraftQuery, Proposal
 from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
@@ -188,6 +190,33 @@ class ModelDraft:
             active = self._step([(run, 1) for run in active])
         support = self._model.support
         return [Proposal(()) if run is None else _proposal(run, support) for run in runs]
+
+    def beside_fresh(self, sequence: int, tokens: Sequence[int]) -> list[tuple[bytes, bytes]]:
+        """Return each whole page that is read of a sequence, and what one pass over it writes.
+
+        For certificates: rows of drafted tokens that were not accepted must have been written over.
+
+        Args:
+            sequence: which.
+            tokens: all of them, the target's ids.
+
+        Raises:
+            RequestError: the store has no room for the pass.
+        """
+        state, executor = self._state(sequence), self._model.executor
+        text = state.text(tokens, self._model.tokens)
+        whole = state.computed // PAGE
+        fresh = PageTable(self._pool)
+        fresh.grow(whole * PAGE)
+        for at in range(0, whole * PAGE, self._read_rows):
+            rows = np.array(text[at : min(at + self._read_rows, whole * PAGE)], np.int32)
+            span = Span(0, len(rows), at, fresh.array)
+            executor.step(StepInput(rows, (span,), np.empty(0, np.int32)))
+        assert isinstance(executor, NativeExecutor | ReferenceExecutor)
+        pairs = zip(state.table.array[:whole], fresh.array, strict=True)
+        found = [(executor.page(int(old)), executor.page(int(new))) for old, new in pairs]
+        fresh.roll_back(0)
+        return found
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
