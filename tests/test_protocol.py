@@ -46,6 +46,13 @@ def test_answers_and_the_ends_of_their_turns_are_what_the_model_writes(words):
     assert chosen(words, turns, turns.marks[Mark.END_OF_TURN]) == "</s></s>"
 
 
+def test_an_end_may_stand_behind_white_space_and_nothing_else(words):
+    spaced = render_turns(words, template(words, TURNS.replace("</s>", " \n</s>")), MESSAGES)
+    assert chosen(words, spaced, spaced.marks[Mark.END_OF_TURN]) == "</s></s>"
+    other = render_turns(words, template(words, TURNS.replace("</s>", " stop</s>")), MESSAGES)
+    assert not other.marks[Mark.END_OF_TURN].any()
+
+
 def test_punctuation_of_json_is_that_of_objects_in_answers_alone(words):
     turns = render_turns(words, template(words), MESSAGES)
     # Every mark of the object but those inside its texts: "x,y" is not told apart by bytes alone.

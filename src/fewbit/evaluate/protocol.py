@@ -72,7 +72,9 @@ def render_turns(
     content = b"".join(pieces).decode("latin-1")
     starts = list(accumulate(map(len, pieces), initial=0))
     answers = list(_answers(content, messages))
-    ends = _ends(tokenizer, ids, starts, answers)
+    known = tokenizer.special.end_of_generation | tokenizer.special_ids
+    behind = np.searchsorted(starts[:-1], [span.end for span in answers]).tolist()
+    ends = _ends(known, ids, pieces, behind)
     inside = _overlapping(starts, answers)
     punctuation = np.array([_is_punctuation(piece) for piece in pieces], np.bool_)
     objects = _overlapping(starts, [span for a in answers for span in _objects(content, a)])
@@ -102,12 +104,23 @@ def _answers(content: str, messages: Sequence[Mapping[str, Any]]) -> Iterator[_S
 
 
 def _ends(
-    tokenizer: Tokenizer, ids: Sequence[int], starts: Sequence[int], answers: Sequence[_Span]
+    known: frozenset[int], ids: Sequence[int], pieces: Sequence[bytes], places: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Return which tokens follow an answer at once and end a turn."""
-    ends = {span.end for span in answers}
-    known = tokenizer.special.end_of_generation | tokenizer.special_ids
-    return np.array([s in ends and t in known for s, t in zip(starts, ids, strict=False)], np.bool_)
+    """Return which tokens end a turn: of `known`, behind an answer and no more than white space.
+
+    Args:
+        known: ids that may end a turn.
+        ids: the conversation's.
+        pieces: the bytes of each.
+        places: of each answer, the first token that begins at its end or behind it.
+    """
+    ends = np.zeros(len(ids), np.bool_)
+    for place in places:
+        behind = range(place, len(ids))
+        spoken = next((i for i in behind if pieces[i].strip()), None)
+        if spoken is not None and ids[spoken] in known:
+            ends[spoken] = True
+    return ends
 
 
 def _overlapping(starts: Sequence[int], spans: Sequence[_Span]) -> NDArray[np.bool_]:
