@@ -18,6 +18,7 @@ from fewbit.model.runner import RunSettings
 from fewbit.records.base import to_json
 from fewbit.records.generation import FinishReason
 from fewbit.sampling import SamplingParams
+from fewbit.speculate.pair_probes import PITFALLS, TEXTS
 from fewbit.tokens.grammar import Grammar, GrammarKind
 
 MODELS = {"data": [{"id": "small", "owned_by": "us", "meta": {"n_vocab": 320, "size": 9}}]}
@@ -236,7 +237,7 @@ def test_identity_is_what_the_server_shows_and_says_what_was_not_checked(source)
         tokenize=lambda body: {"tokens": source.tokenizer.encode(body["content"])},
     )
     assert found["chat template"] == f"{len(TEMPLATE) + 1} characters"
-    assert "gives the same tokens, after <s> (1)" in found["tokenization"]
+    assert found["tokenization"] == "6 texts give the same tokens, after <s> (1)"
     assert found["special tokens"] == "end </s>"
     assert found["weights"].startswith("not checked")
     hidden = identity(source)
@@ -254,6 +255,16 @@ def test_identity_is_what_the_server_shows_and_says_what_was_not_checked(source)
 def test_a_server_that_shows_another_model_is_refused(source, given, named):
     with pytest.raises(IdentityError, match=named):
         identity(source, **given)
+
+
+def test_pitfalls_that_the_server_cuts_otherwise_are_said(source):
+    def unnormalized(body):
+        tokens = source.tokenizer.encode(body["content"])
+        return {"tokens": tokens if body["content"] != TEXTS[PITFALLS] else [*tokens[:9], 0]}
+
+    found = identity(source, tokenize=unnormalized)["tokenization"]
+    assert found.startswith("5 texts give the same tokens")
+    assert "known pitfalls otherwise, from token 9 on" in found
 
 
 def test_a_missing_or_second_begin_of_text_is_refused(source):

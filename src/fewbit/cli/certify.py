@@ -59,25 +59,43 @@ def certify(  # noqa: PLR0913
     """
     from fewbit.atomic import write_bytes
     from fewbit.certify.cases import CertifySettings
-    from fewbit.cli.drafts import chosen_draft
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
-    from fewbit.engine.loaded import load_model
     from fewbit.report.certificate import print_certificate
     from fewbit.report.html import certificate_page
 
     lengths = counts("draft-tokens", draft_tokens, "1,4,8")
     together = counts("concurrency", concurrency, "1,4,8")
     settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
-    chosen = chosen_draft(draft, max(settings.lengths), draft_text)
-    run = chosen.target_settings(running.settings(max(settings.together) + 1, CONTEXT))
-    target = load_model(locate(model), run)
-    kind = chosen_draft(_shallow(draft), max(settings.lengths), draft_text)
-    found = _certified(target, _opened(chosen, kind, target, run), settings, run)
+    found = certificate_of(locate(model), draft, draft_text, settings, running)
     if html is not None:
         write_bytes(html, certificate_page(found).encode())
     deliver(found, json, print_certificate)
     return found.standing.exit_code
+
+
+def certificate_of(
+    model: Path,
+    draft: str,
+    draft_text: Path | None,
+    settings: CertifySettings,
+    running: RunningOptions,
+) -> Certificate:
+    """Open a model and a draft beside it, and check; progress goes to stderr.
+
+    Raises:
+        UsageError: the draft is none, or none of that name.
+        FewbitError: as `certify.certificate.certify`.
+    """
+    from fewbit.cli.drafts import chosen_draft
+    from fewbit.engine.loaded import load_model
+
+    longest = max(settings.lengths)
+    chosen = chosen_draft(draft, longest, draft_text)
+    run = chosen.target_settings(running.settings(max(settings.together) + 1, CONTEXT))
+    target = load_model(model, run)
+    kind = chosen_draft(_shallow(draft), longest, draft_text)
+    return _certified(target, _opened(chosen, kind, target, run), settings, run)
 
 
 def _certified(

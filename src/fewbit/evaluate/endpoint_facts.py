@@ -15,7 +15,7 @@ from fewbit.evaluate.endpoint_client import Client
 from fewbit.evaluate.identity import Subject, describe_prefix
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import Identity, IdentityCheck
-from fewbit.tokens.identity import PROBE
+from fewbit.speculate.pair_probes import PITFALLS, TEXTS
 
 _NOT_CHECKED = "not checked: "
 
@@ -103,21 +103,30 @@ def _special_tokens(client: Client, source: Subject) -> str:
 
 
 def _tokenization(client: Client, facts: EndpointFacts, source: Subject) -> str:
-    """Compare a probe text's tokens, and what is put before a text."""
-    tokens = _tokens(client, facts, PROBE)
-    if tokens is None:
-        return f"{_NOT_CHECKED}the server does not tokenize for others"
-    ours = source.tokenizer.encode(PROBE)
-    if tokens != ours:
-        at = next(
-            (i for i, pair in enumerate(zip(tokens, ours, strict=False)) if len(set(pair)) > 1), 0
-        )
-        raise IdentityError(
-            f"The server cuts the probe text into other tokens, from token {at} on: "
-            f"{tokens[at : at + 3]}, the source {ours[at : at + 3]}; it serves another or an old "
-            "tokenizer, or begins a text otherwise."
-        )
-    return f"a probe text gives the same tokens, after {describe_prefix(source.tokenizer)}"
+    """Compare the tokens of ordinary texts, what is put before them, and those of pitfalls.
+
+    Runtimes differ in texts that are made to be difficult (llama.cpp, for one, does not normalize
+    Unicode): that is said and no refusal.
+    """
+    pitfalls = ""
+    for name, text in TEXTS.items():
+        tokens, ours = _tokens(client, facts, text), source.tokenizer.encode(text)
+        if tokens is None:
+            return f"{_NOT_CHECKED}the server does not tokenize for others"
+        if tokens == ours:
+            continue
+        pairs = enumerate(zip(tokens, ours, strict=False))
+        at = next((i for i, pair in pairs if len(set(pair)) > 1), min(len(tokens), len(ours)))
+        where = f"from token {at} on: {tokens[at : at + 3]}, the source {ours[at : at + 3]}"
+        if name != PITFALLS:
+            raise IdentityError(
+                f"The server cuts a text ({name}) into other tokens, {where}; it serves another or "
+                "an old tokenizer, or begins a text otherwise."
+            )
+        pitfalls = f"; it cuts a text of known pitfalls otherwise, {where}"
+    begins = describe_prefix(source.tokenizer)
+    alike = len(TEXTS) - bool(pitfalls)
+    return f"{alike} texts give the same tokens, after {begins}{pitfalls}"
 
 
 def _tokens(client: Client, facts: EndpointFacts, text: str) -> list[int] | None:

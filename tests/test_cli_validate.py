@@ -1,0 +1,221 @@
+"""`fewbit validate` on tiny models: from the command line to six answers, and each answer alone."""
+
+import pytest
+from msgspec.structs import replace
+from test_cli_generate import written
+from tiny_subjects import write_subject
+
+from fewbit.certify import planted
+from fewbit.cli.app import run
+from fewbit.records.base import from_json, to_json
+from fewbit.records.certificate import Standing
+from fewbit.records.outcome import Outcome
+from fewbit.records.pair import PairVerdict
+from fewbit.records.speculation import ServedPrompts
+from fewbit.records.validation import Validation
+from fewbit.validate import (
+    Evidence,
+    baseline_equality,
+    caches_right,
+    compatible_tokens,
+    faster,
+    quality,
+    tokenizer_identity,
+    validated,
+    worst,
+)
+
+YES, NO, OPEN = Outcome.ACCEPT, Outcome.REJECT, Outcome.INCONCLUSIVE
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(written(tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """Return a model that is another in every way."""
+    return str(write_subject(tmp_path_factory.mktemp("other")))
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    file.write_text('{"prompt": "a b a b a b a b", "kind": "code"}\n{"prompt": "one two one two"}\n')
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("\n\n".join(f"A text of its own, number {i}. " * 8 for i in range(16)))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def small(prompts, text):
+    return (
+        *("--draft-tokens", "3", "--concurrency", "2", "--tokens", "8", "--turns", "1"),
+        *("--prompts", prompts, "--text", text, "--axes", "language", "--threads", "1"),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(model, small, tmp_path_factory):
+    """Return the validation of a model with itself as draft and as source."""
+    json = tmp_path_factory.mktemp("out") / "v.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planted, "CONTROLS", planted.CONTROLS[:1])
+        code = run(["validate", model, "--draft", model, "--against", model, *small, "--json", str(json)])
+    validation = from_json(Validation, json.read_bytes(), name="v.json")
+    assert code == validation.outcome.exit_code
+    return validation
+
+
+@pytest.fixture(scope="module")
+def evidence(found):
+    return Evidence(
+        pair=found.pair,
+        certificate=found.certificate,
+        evaluation=found.evaluation,
+        refused=found.refused,
+        speculation=found.speculation,
+    )
+
+
+def test_a_model_with_itself_is_answered_by_yes_but_for_what_a_run_so_short_cannot_tell(found):
+    answers = {question.name: question.outcome for question in found.questions}
+    assert list(answers) == [
+        "tokenizer identity",
+        "vocabulary and special tokens",
+        "baseline equality",
+        "caches after rollback",
+        "quality of the target",
+        "speedup at concurrency",
+    ]
+    assert [answers[name] for name in list(answers)[:4]] == [YES] * 4
+    assert answers["quality of the target"] is found.evaluation.verdict.outcome
+    assert answers["speedup at concurrency"] is OPEN  # two turns decide nothing
+    assert all(question.evidence for question in found.questions)
+    assert found.pair.verdict is PairVerdict.USABLE
+
+
+def test_the_answers_are_printed_one_by_one(model, small, capsys, monkeypatch):
+    monkeypatch.setattr(planted, "CONTROLS", planted.CONTROLS[:1])
+    code = run(["validate", model, "--draft", "ngram", "--against", model, *small])
+    out = " ".join(capsys.readouterr().out.split())
+    assert code in (0, 3, 4)
+    for number, asked in ((1, "make the same tokens"), (4, "rejected"), (6, "concurrency")):
+        assert f"{number}. " in out
+        assert asked in out
+    assert "the target's own tokens" in out
+
+
+def test_another_source_is_a_no_and_no_error(model, other, small, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(planted, "CONTROLS", planted.CONTROLS[:1])
+    json = tmp_path / "v.json"
+    options = ("--draft", "ngram", "--against", other, *small, "--json", str(json))
+    assert run(["validate", model, *options]) == 3
+    validation = from_json(Validation, json.read_bytes(), name="v.json")
+    assert validation.evaluation is None
+    assert validation.refused in validation.questions[0].evidence[0]
+    assert [validation.questions[i].outcome for i in (0, 4)] == [NO, NO]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--draft", "none", "--against", "MODEL"), "--draft is none"),
+        (("--draft", "ngram"), "--against"),
+        (("--draft", "ngram", "--against", "MODEL", "--concurrency", "x"), "--concurrency is 'x'"),
+        (("--draft", "ngram", "--against", "MODEL", "--axes", "langauge"), "langauge"),
+        (("--draft", "ngram", "--against", "MODEL", "--turns", "0"), "turns"),
+        (("--draft", "ngram", "--against", "/nowhere.gguf"), "/nowhere.gguf"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(model, capsys, options, said):
+    assert run(["validate", model, *(model if o == "MODEL" else o for o in options)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_whole_is_as_its_worst_answer():
+    assert worst(iter([YES, YES])) is YES
+    assert worst(iter([YES, OPEN, YES])) is OPEN
+    assert worst(iter([OPEN, NO, YES])) is NO
+
+
+def test_a_draft_that_cannot_be_used_is_a_no(found):
+    pair = replace(found.pair, verdict=PairVerdict.NOT_USABLE, reasons=("it shares nothing",))
+    question = compatible_tokens(pair, "draft")
+    assert question.outcome is NO
+    assert "it shares nothing" in question.evidence[0]
+    assert compatible_tokens(None, "ngram").outcome is YES
+
+
+def test_a_certificate_that_fails_is_a_no(found):
+    failed = replace(
+        found.certificate, standing=Standing.NOT_CERTIFIED, reasons=("token 3 differs",)
+    )
+    assert baseline_equality(failed).outcome is NO
+    assert baseline_equality(failed).evidence[0] == "token 3 differs"
+    open_ = replace(found.certificate, standing=Standing.INCONCLUSIVE)
+    assert baseline_equality(open_).outcome is OPEN
+
+
+def test_caches_that_differ_or_were_never_written_over_are_told_apart(found):
+    cases = found.certificate.caches
+
+    def answered(**change):
+        changed = tuple(replace(case, **change) for case in cases)
+        return caches_right(replace(found.certificate, caches=changed)).outcome
+
+    assert answered() is YES
+    assert answered(differing=(1,)) is NO
+    assert answered(written_over=0) is OPEN
+
+
+def test_a_target_that_is_not_its_source_fails_two_questions(evidence):
+    gone = Evidence(
+        pair=evidence.pair,
+        certificate=evidence.certificate,
+        evaluation=None,
+        refused="Token 3 is 'a' in the source.",
+        speculation=evidence.speculation,
+    )
+    assert tokenizer_identity(gone).outcome is quality(None, gone.refused).outcome is NO
+    assert validated("source", gone, 1.0).outcome is NO
+
+
+def with_gains(report, *gains):
+    """Return a report of one concurrency whose turns have these gains."""
+    (run_, *_) = report.runs
+    plain = ServedPrompts(tokens=100, seconds=1.0, gap_median=0.01, gap_p99=0.01)
+    turns = tuple(
+        replace(run_.turns[0], plain=plain, drafted=replace(plain, seconds=1 / gain))
+        for gain in gains
+    )
+    return replace(report, runs=(replace(run_, turns=turns),))
+
+
+@pytest.mark.parametrize(
+    ("gains", "answer"),
+    [
+        ([1.5] * 12, YES),
+        ([1.5] * 10 + [0.9] * 2, YES),
+        ([1.5] * 9 + [0.9] * 3, OPEN),
+        ([1.5] * 6 + [0.9] * 6, OPEN),
+        ([0.8] * 10 + [1.1] * 2, NO),
+        ([2.0], OPEN),
+    ],
+)
+def test_faster_is_what_a_sign_test_says(found, gains, answer):
+    question = faster(with_gains(found.speculation, *gains))
+    assert question.outcome is answer
+    assert "times as fast" in question.evidence[0]
+
+
+def test_the_record_can_be_written_and_read(found):
+    assert from_json(Validation, to_json(found), name="it") == found
