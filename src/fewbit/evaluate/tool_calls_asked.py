@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
 from fewbit.errors import TemplateError
 from fewbit.evaluate.answers import Ask, Prompt
@@ -13,13 +12,13 @@ from fewbit.evaluate.structured import SchemaItem
 from fewbit.evaluate.tool_calls_key import Message, ToolItem
 from fewbit.tokens.chat_template import ChatTemplate
 
-CALL_TOKENS = 96
-"""A call of the built-in suite takes 20 to 40; what goes on past this does not end."""
+CALL_TOKENS = 64
+"""A call of the built-in suite takes 20 to 45; what goes on past this does not end."""
 
-CALLS_TOKENS = 192
+CALLS_TOKENS = 128
 """Where several calls are right."""
 
-JSON_TOKENS = 192
+JSON_TOKENS = 128
 
 FREE, CONSTRAINED, TOOLS = "free", "constrained", "calls"
 """The first parts of the names of asks."""
@@ -30,6 +29,41 @@ _TAUGHT = (
     'line as JSON: {{"name": "...", "arguments": {{...}}}}. If none of them does, answer in one '
     "sentence, without a call."
 )
+
+_SHOWN_FUNCTION = {
+    "name": "feed_animal",
+    "description": "Give food to an animal.",
+    "parameters": {
+        "type": "object",
+        "properties": {"animal": {"type": "string"}, "grams": {"type": "integer"}},
+        "required": ["animal", "grams"],
+    },
+}
+_SHOWN_CALL = (
+    {"role": "user", "content": "Give the goat 250 grams of food."},
+    {
+        "role": "assistant",
+        "content": '{"name": "feed_animal", "arguments": {"animal": "goat", "grams": 250}}',
+    },
+)
+"""What a model that was not taught to call functions is shown first."""
+
+_SHOWN_NOTE = SchemaItem(
+    "shown",
+    "shown",
+    {
+        "type": "object",
+        "properties": {"river": {"type": "string"}, "kilometres": {"type": "integer"}},
+        "required": ["river", "kilometres"],
+        "additionalProperties": False,
+    },
+    "Note: The Severn is 354 kilometres long.",
+)
+_SHOWN_JSON = (
+    {"role": "user", "content": _SHOWN_NOTE.question},
+    {"role": "assistant", "content": '{"river": "Severn", "kilometres": 354}'},
+)
+"""One note and its JSON, shown before each of a schema."""
 
 _NEXT = "\nQuestion:"
 
@@ -80,7 +114,7 @@ def json_ask(item: SchemaItem, presentation: Presentation, *, constrained: bool)
     """Return what is asked for a schema, with a grammar of it or without."""
     return Ask(
         name=f"{CONSTRAINED if constrained else FREE}/{item.name}",
-        prompt=question(item.question, presentation),
+        prompt=_prompt((*_SHOWN_JSON, *_said(item.question)), presentation),
         max_tokens=JSON_TOKENS,
         grammar=item.grammar if constrained else None,
         stop=() if constrained else _stop(presentation),
@@ -89,23 +123,28 @@ def json_ask(item: SchemaItem, presentation: Presentation, *, constrained: bool)
 
 def question(text: str, presentation: Presentation) -> Prompt:
     """Return a question without functions as it is put to a model."""
-    return _prompt(({"role": "user", "content": text},), presentation)
+    return _prompt(_said(text), presentation)
+
+
+def _said(text: str) -> tuple[Message, ...]:
+    return ({"role": "user", "content": text},)
 
 
 def _with_functions(item: ToolItem) -> tuple[Message, ...]:
-    functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in item.tools)
-    taught = _TAUGHT.format(functions=functions)
-    first, *rest = item.messages
-    if first["role"] == "system":
-        return {"role": "system", "content": f"{first['content']}\n\n{taught}"}, *rest
-    return {"role": "system", "content": taught}, *item.messages
+    functions = [_SHOWN_FUNCTION, *(tool["function"] for tool in item.tools)]
+    listed = "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
+    system = [m["content"] for m in item.messages if m["role"] == "system"]
+    taught = "\n\n".join([*system, _TAUGHT.format(functions=listed)])
+    others = (m for m in item.messages if m["role"] != "system")
+    return {"role": "system", "content": taught}, *_SHOWN_CALL, *others
 
 
-def _prompt(messages: Sequence[Mapping[str, Any]], presentation: Presentation) -> Prompt:
+def _prompt(messages: Sequence[Message], presentation: Presentation) -> Prompt:
     if presentation is not Presentation.TEXT:
         return tuple(messages)
-    *before, last = (str(message["content"]) for message in messages)
-    return "\n\n".join([*before, f"Question: {last}\nAnswer:"])
+    heads = {"user": "Question: ", "assistant": "Answer: "}
+    lines = [f"{heads.get(m['role'], '')}{m['content']}" for m in messages]
+    return "\n\n".join(lines) + "\n\nAnswer:"
 
 
 def _stop(presentation: Presentation) -> tuple[str, ...]:
