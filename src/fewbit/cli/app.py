@@ -92,6 +92,10 @@ COMMANDS = {
         "Prove that a draft changes nothing of what a model says; write the certificate.",
         "fewbit certify smollm2-135m --draft ngram --html certificate.html",
     ),
+    "validate": (
+        "Answer six questions about a quantized model with a draft, on one page.",
+        "fewbit validate small.gguf --draft draft.gguf --against source.gguf",
+    ),
     "bench": (
         "Measure a model's speed beside what this machine can do.",
         "fewbit bench smollm2-135m --concurrency 1,16",

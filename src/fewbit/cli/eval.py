@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from fewbit.cli.endpoints import ENDPOINT, EndpointOptions
 from fewbit.cli.measuring import MEASURING, MeasuringOptions
 from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.errors import StoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from fewbit.evaluate.axis import Axis
+    from fewbit.evaluate.axes import AxisOptions
+    from fewbit.evaluate.axis import Axis, Progress
+    from fewbit.evaluate.endpoint_client import Address
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.records.evaluation import Evaluation
 
@@ -31,6 +34,7 @@ def eval(  # noqa: PLR0913
     windows: int = 40,
     work: Path | None = None,
     measuring: MeasuringOptions = MEASURING,
+    endpoint: EndpointOptions = ENDPOINT,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -40,7 +44,8 @@ def eval(  # noqa: PLR0913
     measured and the same command goes on.
 
     Args:
-        candidate: The model to measure: a name, a GGUF file or a folder.
+        candidate: The model to measure: a name, a GGUF file, a folder, or the URL of an
+            OpenAI-compatible server, which has the axes endpoint, tasks, safety and tools.
         against: The exact source it was made from.
         axes: Which axes, with commas: language, tasks, tools, speed, memory, kernels, numerics, or
             all. By default language, kernels and numerics (language alone on the reference).
@@ -52,6 +57,7 @@ def eval(  # noqa: PLR0913
         work: A folder that keeps what is measured; one run at a time uses it, and the outcomes of a
             source there serve many candidates.
         measuring: How the two models are run.
+        endpoint: What is asked for at a URL.
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
@@ -72,25 +78,54 @@ def eval(  # noqa: PLR0913
         threads=measuring.threads,
         level=settings.gate.level,
     )
-    chosen = axes_named([name.strip() for name in axes.split(",") if name.strip()], options)
-    found = _measured(locate(against), locate(candidate), chosen, settings)
+    names = [name.strip() for name in axes.split(",") if name.strip()]
+    address = endpoint.address(candidate)
+    if address is None:
+        found = measured(locate(against), locate(candidate), axes_named(names, options), settings)
+    else:
+        found = _served(locate(against), address, names, options, settings)
     if html is not None:
         write_bytes(html, evaluation_page(found).encode())
     deliver(found, json, print_evaluation)
     return found.verdict.outcome.exit_code
 
 
-def _measured(
+def measured(
     source: Path, candidate: Path, axes: Sequence[Axis], settings: EvaluationSettings
 ) -> Evaluation:
-    """Measure under a progress bar; what stops it is no loss where outcomes are kept."""
-    from fewbit.cli.progress import watched
+    """Measure under a progress bar; raises as `evaluate`, and StoppedError as `_stoppable`."""
     from fewbit.evaluate.evaluation import evaluate
+
+    return _stoppable(
+        lambda progress: evaluate(source, candidate, axes, settings, progress), settings.work
+    )
+
+
+def _served(
+    source: Path,
+    address: Address,
+    names: Sequence[str],
+    options: AxisOptions,
+    settings: EvaluationSettings,
+) -> Evaluation:
+    """Measure what a server runs, under a progress bar."""
+    from fewbit.evaluate.endpoint import endpoint_party
+    from fewbit.evaluate.endpoint_evaluation import endpoint_axes, evaluate_endpoint
+
+    axes, party = endpoint_axes(names, options), endpoint_party(address)
+    return _stoppable(
+        lambda progress: evaluate_endpoint(source, party, axes, settings, progress), settings.work
+    )
+
+
+def _stoppable(measure: Callable[[Progress], Evaluation], work: Path | None) -> Evaluation:
+    """Measure; what stops it is no loss where outcomes are kept."""
+    from fewbit.cli.progress import watched
 
     try:
         with watched() as progress:
-            return evaluate(source, candidate, axes, settings, progress)
+            return measure(progress)
     except (KeyboardInterrupt, SystemExit) as error:
-        if settings.work is None:
+        if work is None:
             raise
-        raise StoppedError(f"Stopped; what was measured is kept in {settings.work}.") from error
+        raise StoppedError(f"Stopped; what was measured is kept in {work}.") from error

@@ -82,8 +82,7 @@ def validate(  # noqa: PLR0913
     from fewbit.cli.certify import certificate_of
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
-    from fewbit.report.html import validation_page
-    from fewbit.report.validation import print_validation
+    from fewbit.report.validation import print_validation, validation_page
     from fewbit.validate import Evidence, validated
 
     began = time.perf_counter()

@@ -20,7 +20,7 @@ from fewbit.evaluate.numerics_axis import NumericsAxis
 from fewbit.evaluate.safety import safety_axis
 from fewbit.evaluate.speed_axis import SpeedAxis
 from fewbit.evaluate.tasks import tasks_axis
-from fewbit.evaluate.tool_calls import ToolsAxis
+from fewbit.evaluate.tool_calls import tools_axis
 
 ALL = "all"
 DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -79,8 +79,8 @@ def _long_context(options: AxisOptions) -> Axis:
     )
 
 
-def _tools(_: AxisOptions) -> Axis:
-    return ToolsAxis()
+def _tools(options: AxisOptions) -> Axis:
+    return tools_axis(options.suite)
 
 
 def _speed(_: AxisOptions) -> Axis:

@@ -1,7 +1,7 @@
 """A deployed model against its exact source, from a path and a URL to a verdict.
 
-What a server does not show is in the identity as not checked. Nothing of its weights can be scanned,
-and there is no floor: what "the same" costs on the server's kernels is the server's to show.
+What a server does not show is in the identity as not checked. Its weights cannot be scanned. There
+is no floor: what "the same" costs on the server's kernels cannot be asked of it.
 """
 
 from __future__ import annotations

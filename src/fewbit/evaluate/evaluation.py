@@ -112,12 +112,13 @@ def evaluate(
             loaded, or an axis not be run on it.
     """
     chosen = settings or EvaluationSettings()
-    with _working(chosen.work), _opened(source) as one, _opened(candidate) as other:
+    with working(chosen.work), opened(source) as one, opened(candidate) as other:
         return _evaluate(_Comparison.of(one, other, chosen), axes, progress)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Subject]:
+def opened(path: Path) -> Iterator[Subject]:
+    """Open a model as a party for a block; raises as `open_subject`."""
     subject = open_subject(path)
     try:
         yield subject
@@ -126,7 +127,7 @@ def _opened(path: Path) -> Iterator[Subject]:
 
 
 @contextmanager
-def _working(work: Path | None) -> Iterator[None]:
+def working(work: Path | None) -> Iterator[None]:
     """Make a work folder and hold it for this run alone."""
     with nullcontext() if work is None else claimed(work):
         if work is not None:

@@ -1,0 +1,62 @@
+"""A candidate that is a URL: which model there, by which key, and how it is measured."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fewbit.errors import MissingError, UsageError
+
+if TYPE_CHECKING:
+    from fewbit.evaluate.endpoint_client import Address
+
+_SCHEMES = ("http://", "https://")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EndpointOptions:
+    """What is asked for at a URL."""
+
+    served_model: Annotated[
+        str | None,
+        Parameter(help="Of a candidate behind a URL: which model; the server's first by default."),
+    ] = None
+    key_env: Annotated[
+        str | None,
+        Parameter(help="Of a candidate behind a URL: the environment variable that has its key."),
+    ] = None
+
+    def address(self, candidate: str) -> Address | None:
+        """Return where the candidate is, None where it is no URL.
+
+        Raises:
+            UsageError: the URL is none, or options of one were given without one.
+            MissingError: there is no such environment variable.
+        """
+        from fewbit.evaluate.endpoint_client import Address
+
+        if not candidate.startswith(_SCHEMES):
+            if self != ENDPOINT:
+                raise UsageError(
+                    "--served-model and --key-env are about a candidate behind a URL; give one, or "
+                    "leave them out."
+                )
+            return None
+        return Address(candidate, self.served_model, self._key())
+
+    def _key(self) -> str:
+        if self.key_env is None:
+            return ""
+        key = os.environ.get(self.key_env, "")
+        if not key:
+            raise MissingError(
+                f"The environment has no {self.key_env}, which --key-env names; set it to the key."
+            )
+        return key
+
+
+ENDPOINT = EndpointOptions()

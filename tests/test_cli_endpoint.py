@@ -1,0 +1,87 @@
+"""`fewbit eval URL`: what a server runs, against a model on disk."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fake_server import delta, events, serving
+from test_endpoint import engine_server, routes
+from tiny_subjects import TEMPLATE, write_subject
+
+from fewbit.cli.app import run
+from fewbit.evaluate.endpoint_axis import EndpointAxis
+from fewbit.evaluate.subject import open_subject
+from fewbit.records.base import from_json
+from fewbit.records.evaluation import Evaluation
+
+SECRET = "sesame-42"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_subject(tmp_path_factory.mktemp("tiny") / "model"))
+
+
+@pytest.fixture(scope="module")
+def shown(model):
+    """Return what a server shows that runs the model."""
+    source = open_subject(Path(model))
+    return {
+        "props": lambda _: {"chat_template": TEMPLATE, "eos_token": "</s>", "build_info": "b1"},
+        "tokenize": lambda body: {"tokens": source.tokenizer.encode(body["content"])},
+    }
+
+
+def test_a_server_is_measured_and_what_could_not_be_checked_is_said(
+    model, shown, tmp_path, monkeypatch
+):
+    short = partial(EndpointAxis, prompts={"chat": ("Hi?",)}, tokens=4, top=9)
+    monkeypatch.setattr("fewbit.evaluate.endpoint_evaluation.EndpointAxis", short)
+    monkeypatch.setenv("FEWBIT_TEST_KEY", SECRET)
+    json, html = tmp_path / "e.json", tmp_path / "e.html"
+    chat = engine_server(open_subject(Path(model)))
+    with serving(routes(chat=chat, **shown)) as (url, asked):
+        options = ("--axes", "endpoint", "--threads", "1", "--key-env", "FEWBIT_TEST_KEY")
+        written = ("--json", str(json), "--html", str(html), "--work", str(tmp_path / "work"))
+        code = run(["eval", f"{url}/v1", "--against", model, *options, *written])
+        count = len([path for path, *_ in asked if path.endswith("completions")])
+        assert run(["eval", url, "--against", model, *options, *written[-2:]]) == code
+        again = len([path for path, *_ in asked if path.endswith("completions")])
+    found = from_json(Evaluation, json.read_bytes(), name="e.json")
+    assert code == found.verdict.outcome.exit_code
+    assert [axis.axis for axis in found.axes] == ["endpoint"]
+    assert (found.candidate.name, found.candidate.path) == ("small", url)
+    assert found.identity.checks[-1].found.startswith("not checked")
+    assert any("b1" in note for note in found.notes)
+    assert count == again == 2  # the second run asked nothing anew
+    assert all(headers["Authorization"] == f"Bearer {SECRET}" for _, headers, _ in asked)
+    kept = b"".join(p.read_bytes() for p in (tmp_path / "work").rglob("*") if p.is_file())
+    assert SECRET.encode() not in json.read_bytes() + html.read_bytes() + kept
+
+
+def test_a_server_of_another_model_is_refused_before_anything_is_asked(model, shown, capsys):
+    other = {**shown, "props": lambda _: {"chat_template": "{{ 1 }}"}}
+    with serving(routes(chat=lambda _: events(delta(finish="stop")), **other)) as (url, asked):
+        assert run(["eval", url, "--against", model]) == 2
+    assert "chat template" in capsys.readouterr().err
+    assert not [path for path, *_ in asked if path.endswith("completions")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("URL", "--axes", "language"), "cannot be measured on a server"),
+        (("URL", "--served-model", "large"), "has no model 'large'"),
+        (("URL", "--key-env", "FEWBIT_NO_SUCH_KEY"), "FEWBIT_NO_SUCH_KEY"),
+        (("MODEL", "--key-env", "HOME"), "behind a URL"),
+        (("MODEL", "--served-model", "x"), "behind a URL"),
+        (("http://",), "no address"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(model, shown, capsys, arguments, said):
+    with serving(routes(**shown)) as (url, _):
+        named = [{"URL": url, "MODEL": model}.get(word, word) for word in arguments]
+        assert run(["eval", *named, "--against", model]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
