@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.arms import Arms, Role, local_party
+from fewbit.evaluate.arms import Arms, Party, Role, local_party
 from fewbit.evaluate.axes import AXES, AxisOptions, axes_named
 from fewbit.evaluate.axis import Axis, Progress
 from fewbit.evaluate.conditions import conditions
@@ -71,7 +71,10 @@ def evaluate_endpoint(
     with working(settings.work), opened(source) as subject:
         identity = _identity(party, subject)
         run = settings.run_settings()
-        parties = {Role.SOURCE: local_party(subject, run), Role.CANDIDATE: party}
+        parties: dict[Role, Party] = {
+            Role.SOURCE: local_party(subject, run),
+            Role.CANDIDATE: party,
+        }
         arms = Arms(parties, settings.work)
         results = waived([axis.run(arms, progress) for axis in axes], settings.gate)
         judgements, verdict = judge(results, settings.gate)
