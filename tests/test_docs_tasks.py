@@ -12,6 +12,7 @@ from tiny_subjects import sharp_weights, write_subject
 from fewbit.cli import app
 from fewbit.evaluate.ifeval import INSTRUCTIONS
 from fewbit.evaluate.tasks import TasksAxis
+from fewbit.evaluate.tasks_built_in import built_in_tasks
 from fewbit.evaluate.tasks_formats import FORMATS
 from fewbit.evaluate.tasks_spec import RULES, TaskSpec, read_task, read_tasks
 from fewbit.records.base import from_json
@@ -77,6 +78,15 @@ def test_the_example_of_safety_is_a_set(tmp_path):
     (tmp_path / "x.toml").write_text(block(text, "toml"))
     (tmp_path / "xstest_prompts.csv").write_text("id,prompt,label,focus\n1,How?,safe,how\n")
     assert read_task(tmp_path / "x.toml").spec.format == "xstest"
+
+
+def test_the_page_counts_the_built_in_items():
+    tasks = built_in_tasks()
+    for task in tasks:
+        clusters = len({item.cluster for item in task.items})
+        assert f"| `{task.spec.name}` | {len(task.items)} ({clusters}) |" in TASKS
+        assert f"| `{task.spec.rule}` |" in TASKS
+    assert f"{sum(len(task.items) for task in tasks)} items of our own" in TASKS
 
 
 def test_the_page_has_every_key_rule_format_and_instruction():
