@@ -55,6 +55,7 @@ DEFAULT = Gate(
         SliceRule(match="tasks/*", margin=0.04, pool=True, optional=True),
         SliceRule(match="safety/*", margin=0.12, pool=True, minimum_items=_PROMPTS, optional=True),
         SliceRule(match="long-context/kl", margin=0.1, minimum_items=_TEXTS, optional=True),
+        SliceRule(match="long-context/recall", margin=0.1, minimum_items=_PROMPTS, optional=True),
         SliceRule(
             match="long-context/*", margin=0.12, pool=True, minimum_items=_PROMPTS, optional=True
         ),
