@@ -9,10 +9,11 @@ from tiny_subjects import CONFIG, letters, write_subject
 
 from fewbit.calibrate.mix import CalibrationSettings, Ingredient, held_out_windows
 from fewbit.calibrate.mix import calibration_windows as read_windows
-from fewbit.cli.allocation import TargetOptions, base_recipe, require_kept
+from fewbit.cli.allocation import TargetOptions, require_kept
 from fewbit.cli.app import run as run_command
 from fewbit.errors import FaultError, MissingError, UnsupportedError, UsageError
 from fewbit.model.weights import open_model
+from fewbit.quantization.allocating import base_recipe
 from fewbit.quantization.target import parse_bits
 from fewbit.records.manifest import read_manifest
 

@@ -12,14 +12,10 @@ if TYPE_CHECKING:
     from fewbit.cli.tuning import TuneOptions
     from fewbit.quantization import QuantizationPlan
     from fewbit.quantization.estimate import Workload
-    from fewbit.records.export import ExportPlan
     from fewbit.records.plan import PlanReport
     from fewbit.records.recipe import Recipe
 
 Runtime: TypeAlias = Literal["fewbit", "llama.cpp", "vllm"]
-
-_EXPORTS = {"llama.cpp": "gguf", "vllm": "compressed-tensors"}
-"""The export that a runtime reads."""
 
 
 def workload(
@@ -47,6 +43,7 @@ def plan_report(
     planned: QuantizationPlan, work: Workload, out: Path | None, runtime: Runtime | None
 ) -> PlanReport:
     """Return everything that is known before anything is done."""
+    from fewbit.compress.runtimes import refusals
     from fewbit.quantization.estimate import disk_needs, free_disk, memory_needs, time_needs
     from fewbit.records.plan import PlannedEntry, PlanReport
     from fewbit.runtime.memory import available_memory
@@ -84,56 +81,17 @@ def plan_report(
     )
 
 
-def refusals(planned: QuantizationPlan, runtime: Runtime) -> tuple[str, ...]:
-    """Return what a runtime would refuse of an artefact, or that has to change on the way to it.
-
-    For llama.cpp and vLLM that is what the export to their format would say.
-    """
-    if runtime == "fewbit":
-        return _without_kernel(planned)
-    if _reads_as_it_is(planned, runtime):
-        return ()
-    try:
-        found = _export(planned, runtime)
-    except UnsupportedError as error:
-        return (str(error),)
-    counts: dict[tuple[str, str, str], int] = {}
-    for tensor in found.changed:
-        kind = tensor.source_format, tensor.format, tensor.reason
-        counts[kind] = counts.get(kind, 0) + 1
-    changed = tuple(
-        f"{count} tensors in {before} become {after} ({reason})."
-        for (before, after, reason), count in counts.items()
-    )
-    return (*found.refusals, *changed)
-
-
-def _reads_as_it_is(planned: QuantizationPlan, runtime: Runtime) -> bool:
-    from fewbit.quantization import Container
-
-    return runtime == "llama.cpp" and planned.container is Container.GGUF
-
-
-def _export(planned: QuantizationPlan, runtime: Runtime) -> ExportPlan:
-    from fewbit.export.plan import plan_export
-    from fewbit.export.target import ExportSettings
-    from fewbit.export.targets import find_target
-    from fewbit.quantization.planned_source import planned_source
-
-    target = find_target(_EXPORTS[runtime], ExportSettings())
-    return plan_export(planned_source(planned), target).record
-
-
 def _export_note(planned: QuantizationPlan, runtime: Runtime | None) -> tuple[str, ...]:
+    from fewbit.compress.runtimes import EXPORTS, export_of, reads_as_it_is
     from fewbit.records.figures import size
 
-    if runtime not in _EXPORTS or _reads_as_it_is(planned, runtime):
+    if runtime is None or runtime not in EXPORTS or reads_as_it_is(planned, runtime):
         return ()
     try:
-        found = _export(planned, runtime)
+        found = export_of(planned, runtime)
     except UnsupportedError:
         return ()
-    how = f"{runtime} reads it after fewbit export --to {_EXPORTS[runtime]}"
+    how = f"{runtime} reads it after fewbit export --to {EXPORTS[runtime]}"
     return (f"{how}, with {size(found.bytes)} of tensors.",)
 
 
@@ -143,27 +101,11 @@ def require_taken(planned: QuantizationPlan, runtime: Runtime) -> None:
     Raises:
         UnsupportedError: the message has the reasons.
     """
+    from fewbit.compress.runtimes import refusals
+
     found = refusals(planned, runtime)
     if found:
         raise UnsupportedError(
             f"{runtime} would not take this model as it is: {' '.join(found)} Choose another "
             "recipe, or leave --target out."
         )
-
-
-def _without_kernel(planned: QuantizationPlan) -> tuple[str, ...]:
-    """Return the formats that no kernel of ours reads, each with a matrix that has it."""
-    from fewbit.errors import KernelError
-    from fewbit.model.binding import is_vector
-    from fewbit.quantization.planned_source import planned_source
-    from fewbit.runtime.chooser import choose
-
-    source, found = planned_source(planned), {}
-    for slot in source.slots:
-        if is_vector(slot) or source.info(slot).format in found:
-            continue
-        try:
-            choose(slot, source.outline(slot))
-        except KernelError as error:
-            found[source.info(slot).format] = str(error)
-    return tuple(found.values())

@@ -93,7 +93,7 @@ def quantize(  # noqa: PLR0913
 
 def _wanted(recipe: str | None, options: _Options, anew: Again | None) -> tuple[Recipe, _Options]:
     """Return recipe and options: as given, or those of an artefact that is made again."""
-    from fewbit.cli.allocation import base_recipe
+    from fewbit.quantization.allocating import base_recipe
 
     size, _, tuning = options
     if anew is not None:
@@ -194,8 +194,9 @@ def _carried_out(
     asking: _Asking, planned: QuantizationPlan | None, job: Job, progress: Progress
 ) -> Manifest:
     """Read texts, choose formats where a size is asked for, and quantize."""
-    from fewbit.cli.allocation import allocated, require_kept
-    from fewbit.quantization import execute
+    from fewbit.cli.allocation import require_kept
+    from fewbit.quantization import container_of, execute
+    from fewbit.quantization.allocating import allocated
 
     settings, recipe = _settings(asking, job, progress), asking.recipe
     if asking.anew is not None:
@@ -207,6 +208,7 @@ def _carried_out(
             recipe,
             asking.target,
             job,
+            container=container_of(job.out),
             text=text,
             settings=settings,
             progress=progress,

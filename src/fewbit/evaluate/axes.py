@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -51,12 +51,25 @@ class AxisOptions:
         return evaluation_text(self.text)
 
 
+def first_look(options: AxisOptions, windows: int) -> tuple[Axis, ...]:
+    """Return what is looked at first of a candidate that may be hopeless: so many windows of text.
+
+    None at all where that is all that will be measured.
+    """
+    if windows >= options.windows:
+        return ()
+    return (_language_on(replace(options, windows=windows), whole=False),)
+
+
 def _language(options: AxisOptions) -> Axis:
     """Return the axis; on the slow executor without the conversations and passages it brings."""
-    slow = options.executor == "reference"
+    return _language_on(options, whole=options.executor != "reference")
+
+
+def _language_on(options: AxisOptions, *, whole: bool) -> Axis:
     return LanguageAxis(
-        conversations=() if slow else conversations(),
-        passages=collect("none", ()) if slow else passages(),
+        conversations=conversations() if whole else (),
+        passages=passages() if whole else collect("none", ()),
         documents=options.documents,
         windows=options.windows,
         window_tokens=options.window_tokens,

@@ -25,7 +25,8 @@ from fewbit.records.base import Record, from_json, to_json
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.chooser import choose_isa
 
-_ASKED = "asked.key"
+ASKED = "asked.key"
+"""The file that says what work was asked for."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 
@@ -106,7 +107,7 @@ class Job:
             UsageError: that one was asked for something else.
             OutputError: the folder cannot be written.
         """
-        self.require_same(_ASKED, what)
+        self.require_same(ASKED, what)
         self.begun = True
 
     def require_same(self, name: str, wanted: Record) -> None:
@@ -165,7 +166,7 @@ def claimed_job(out: Path, resume: Resume = Resume.AUTO, stop: Stop | None = Non
     with claimed(out):
         if resume is Resume.NEVER:
             job.forget()
-        if resume is Resume.REQUIRED and not (job.folder / _ASKED).exists():
+        if resume is Resume.REQUIRED and not (job.folder / ASKED).exists():
             raise UsageError(
                 f"There is no work on {out} to go on with ({job.folder} is not there); leave "
                 "--resume required out to begin."

@@ -12,6 +12,7 @@ from fewbit.errors import UsageError
 from fewbit.quantization.planned import Container, QuantizationPlan
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMG]i?B|B)?\s*")
+_BITS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:bpw|bits)\s*")
 _UNITS = {
     "B": 1,
     "kB": 10**3,
@@ -77,6 +78,24 @@ def parse_size(text: str) -> SizeTarget:
             "GiB, 90MB for example."
         )
     return SizeTarget(int(float(match[1]) * _UNITS[match[2] or "B"]), text.replace(" ", ""))
+
+
+def parse_budget(text: str) -> Target:
+    """Return the target of bits per weight, as `4.5bpw`, or of a size, as `90MB`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    match = _BITS.fullmatch(text)
+    if match is not None:
+        return parse_bits(float(match[1]))
+    try:
+        return parse_size(text)
+    except UsageError:
+        raise UsageError(
+            f"'{text}' is no budget; write bits per weight, 4.5bpw for example, or a size with "
+            "kB, MB, GB, kiB, MiB or GiB, 90MB for example."
+        ) from None
 
 
 def parse_bits(bits: float) -> BitsTarget:

@@ -101,6 +101,8 @@ class Attempt(Record, frozen=True, kw_only=True):
     evaluation: Evaluation
     evidence: str
     """Path of the evaluation's JSON, relative to the report."""
+    why: str = ""
+    """What of earlier attempts it was made from; empty where it stood in the plan."""
     fallbacks: tuple[str, ...] = ()
     """Which formats of the recipe some tensors could not have, in sentences."""
 
@@ -118,10 +120,16 @@ class CompressReport(Record, frozen=True, kw_only=True):
 
     version: int = EVALUATION_VERSION
     source: ModelFacts
+    runtime: str = "fewbit"
+    """What the artefact is for."""
+    budget: str = ""
+    """As it was asked for; empty where the smallest was looked for."""
     attempts: tuple[Attempt, ...]
     untried: tuple[Untried, ...]
     accepted: str | None
     """The recipe of the artefact, None where nothing was accepted."""
+    closest: str | None = None
+    """Where nothing was accepted within a budget, the recipe of the artefact in `closest/`."""
     outcome: Outcome
     reasons: tuple[str, ...]
     seconds: float

@@ -1,0 +1,1 @@
+"""The whole first loop: recipe after recipe until the gate accepts one, all evidence kept."""

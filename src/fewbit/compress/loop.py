@@ -1,0 +1,333 @@
+"""The whole first loop: step after step until the gate accepts one.
+
+Without a budget recipes are tried from small to large, so that the first accepted is the smallest.
+Within a budget the largest uniform format that fits is tried by methods in order of their cost, and
+then formats of single matrices are raised or chosen, and the best is trained.
+
+Attempts are made beside the output, in a folder that a stopped run leaves and the same call goes on
+in. What appears in the end is either the accepted artefact with its report and the evidence of
+every attempt, or the report and the evidence alone: nothing that was not accepted is left to be
+taken for a model, but for the closest one within a budget, in a folder of that name.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from fewbit import __version__
+from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
+from fewbit.calibrate.mix import CalibrationSettings, Progress
+from fewbit.checkpoint.checkpoint import content_digest
+from fewbit.compress.conclusion import Wanted, conclude
+from fewbit.compress.ladder import format_within, ladder, planned, untried, usual_recipes
+from fewbit.compress.making import Workshop, is_tunable
+from fewbit.compress.runtimes import Runtime
+from fewbit.compress.steps import (
+    Kind,
+    Step,
+    Tried,
+    all_steps,
+    best_of,
+    raised,
+    reason_to_leave_out,
+    tuned,
+)
+from fewbit.errors import BadFileError, OutputError
+from fewbit.evaluate.axis import Axis
+from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.evaluate.kept import fingerprint
+from fewbit.model.facts import model_facts
+from fewbit.model.weights import open_model
+from fewbit.quantization import QuantizationPlan, QuantizeSettings
+from fewbit.quantization.job import ASKED, Job, Resume, claimed_job
+from fewbit.quantization.target import Budget, Target
+from fewbit.recipes import find
+from fewbit.records.base import Record, from_json, to_json
+from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
+from fewbit.records.outcome import Outcome
+from fewbit.report.html import compress_page
+from fewbit.runtime.chooser import choose_isa
+
+REPORT = "report.json"
+PAGE = "report.html"
+ATTEMPTS = "attempts"
+CLOSEST = "closest"
+
+SCREEN_WINDOWS = 12
+"""A recipe that is already rejected on so many windows is not measured on more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressSettings:
+    """What is tried, for what, and how it is measured."""
+
+    recipes: tuple[str, ...] | None = None
+    """Which recipes are tried, small to large; None for the usual ones."""
+    budget: Target | None = None
+    """What an artefact may take; None looks for the smallest that is accepted."""
+    runtime: Runtime = "fewbit"
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    text: CalibrationSettings = field(default_factory=CalibrationSettings)
+    """What is calibrated on, where a recipe looks at text."""
+    strict: bool = False
+    """Leave out recipes that need a fallback; whether fallbacks of kernels are refused, too, is
+    the evaluation's to say."""
+    resume: Resume = Resume.AUTO
+    """What becomes of the work that an earlier run left."""
+
+
+class Loop(Record, frozen=True, kw_only=True):
+    """What a run was asked for: another goes on only where all of it is the same."""
+
+    version: str
+    numpy: str
+    kernels: str
+    source: str
+    settings: str
+    axes: str
+
+
+def compress(
+    source: Path,
+    out: Path,
+    axes: Sequence[Axis],
+    settings: CompressSettings | None = None,
+    progress: Progress = lambda _what, _done, _all: None,
+) -> CompressReport:
+    """Find a recipe that the gate accepts, and write its artefact with the evidence.
+
+    `out` becomes a folder with `report.html`, `report.json` and `attempts/`, and, where a recipe
+    was accepted, the artefact. A folder that an earlier compression wrote is replaced.
+
+    Raises:
+        OutputError: `out` holds something else, lies in the source, or cannot be written; it is
+            untouched then.
+        UsageError: no recipe is named, none would make the source smaller or fits the budget, or
+            there is work of another run on `out`.
+        StoppedError: an interrupt came when part of the work was kept.
+        BadFileError, MissingError, UnsupportedError, KernelError: the source cannot be used.
+        NumericalError: the source's weights or logits are not finite.
+    """
+    chosen = settings or CompressSettings()
+    started = time.perf_counter()
+    _require_ours(out)
+    require_apart(out, source)
+    with open_model(source) as opened, claimed_job(out, chosen.resume) as job:
+        workshop = Workshop(opened, job, chosen.runtime, chosen.text, chosen.strict, progress)
+        run = _Run(workshop, tuple(axes), chosen)
+        steps, left_out = run.steps()
+        job.require_same(ASKED, _asked(run))
+        tried, skipped = _attempts(steps, run)
+        report = conclude(
+            model_facts(opened),
+            [attempt for _, attempt in tried],
+            [*left_out, *skipped],
+            time.perf_counter() - started,
+            run.wanted,
+        )
+        _deliver(report, run, tried, out)
+    return report
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A step that can be made."""
+
+    step: Step
+    planned: QuantizationPlan
+    settings: QuantizeSettings | None = None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What every attempt needs."""
+
+    workshop: Workshop
+    axes: tuple[Axis, ...]
+    settings: CompressSettings
+
+    @property
+    def wanted(self) -> Wanted:
+        """What was asked for, in words."""
+        budget = self.settings.budget
+        return Wanted(runtime=self.settings.runtime, budget="" if budget is None else budget.text)
+
+    @property
+    def job(self) -> Job:
+        """The claim on the output."""
+        return self.workshop.job
+
+    @property
+    def uniform(self) -> tuple[str, Budget]:
+        """The largest format within the budget; raises as `format_within`."""
+        assert self.settings.budget is not None
+        return format_within(self.workshop, self.settings.budget)
+
+    def steps(self) -> tuple[list[Step], list[Untried]]:
+        """Return what is to be tried, and what of what was named is not worth it."""
+        if self.settings.budget is not None and self.settings.recipes is None:
+            form, _ = self.uniform
+            text = self.settings.budget.text
+            return all_steps(form, self.settings.runtime, text, tuning=is_tunable()), []
+        names, runtime = self.settings.recipes, self.settings.runtime
+        recipes = usual_recipes(runtime) if names is None else tuple(map(find, names))
+        plans, left_out = ladder(self.workshop, recipes)
+        return [Step(p.recipe.name, Kind.NAMED, p.recipe, 1.0) for p in plans], left_out
+
+    def ready(self, step: Step, tried: Tried, *, last: bool) -> _Ready | Untried:
+        """Return a step with its recipe and plan, or why it is left out."""
+        if self.settings.budget is None:
+            return self._planned(step, None)
+        form, budget = self.uniform
+        reason = reason_to_leave_out(step, tried, last=last)
+        if reason:
+            return untried(step.name, reason)
+        if step.kind is Kind.ALLOCATED:
+            allocated, settings = self.workshop.allocate(step, self.settings.budget, form)
+            return self._planned(allocated, budget, settings)
+        if step.kind is Kind.TUNED:
+            return self._planned(tuned(step, tried), budget)
+        if step.kind is Kind.RAISED:
+            found = raised(step, tried, self.settings.runtime, self.workshop.fits(budget))
+            return (
+                untried(step.name, found)
+                if isinstance(found, str)
+                else self._planned(found, budget)
+            )
+        return self._planned(step, budget)
+
+    def _planned(
+        self, step: Step, budget: Budget | None, settings: QuantizeSettings | None = None
+    ) -> _Ready | Untried:
+        assert step.recipe is not None
+        found = planned(self.workshop, step.recipe)
+        if isinstance(found, Untried):
+            return untried(step.name, found.reason)
+        if budget is not None and found.promised_bytes > budget.tensors:
+            return untried(step.name, "It does not fit the budget.", found.promised_bytes)
+        return _Ready(step, found, settings)
+
+    def folder(self, name: str) -> Path:
+        """Return where the artefact of a step is made."""
+        return self.job.folder / f"made-{name}"
+
+    def attempt(self, ready: _Ready) -> Attempt:
+        """Make and measure, or take what an earlier run kept of it."""
+        name = ready.step.name
+        evaluation = self.job.kept(f"{name}.json", Evaluation, lambda: self._measured(ready))
+        return Attempt(
+            recipe=name,
+            promised_bytes=ready.planned.promised_bytes,
+            evaluation=evaluation,
+            evidence=f"{ATTEMPTS}/{name}.json",
+            why=ready.step.why,
+            fallbacks=ready.planned.fallbacks,
+        )
+
+    def _measured(self, ready: _Ready) -> Evaluation:
+        name = ready.step.name
+        told = replace(
+            self.workshop,
+            progress=lambda what, done, all_: self.workshop.progress(f"{name}: {what}", done, all_),
+        )
+        artefact = told.make(ready.planned, self.folder(name), ready.settings)
+        found = evaluate(
+            self.workshop.source.path,
+            artefact,
+            self.axes,
+            replace(self.settings.evaluation, work=self.job.folder / "outcomes"),
+            told.progress,
+        )
+        return _named(found, name)
+
+
+def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attempt]], list[Untried]]:
+    """Try steps until one is accepted; of those that were not, the nearest one's artefact stays."""
+    tried: list[tuple[Step, Attempt]] = []
+    left_out: list[Untried] = []
+    for number, step in enumerate(steps, start=1):
+        ready = run.ready(step, tried, last=number == len(steps))
+        if isinstance(ready, Untried):
+            left_out.append(ready)
+            continue
+        attempt = run.attempt(ready)
+        tried.append((ready.step, attempt))
+        if attempt.evaluation.verdict.outcome is Outcome.ACCEPT:
+            break
+        _clear(run, tried)
+    return tried, left_out
+
+
+def _clear(run: _Run, tried: Tried) -> None:
+    """Remove artefacts that nobody will ask for."""
+    kept = best_of(tried)[0].name if run.wanted.budget else ""
+    for step, _ in tried:
+        if step.name != kept:
+            shutil.rmtree(run.folder(step.name), ignore_errors=True)
+
+
+def _named(evaluation: Evaluation, recipe: str) -> Evaluation:
+    """Call the candidate by its recipe; the folder that it was measured in goes away."""
+    candidate = msgspec.structs.replace(evaluation.candidate, name=recipe, path=recipe)
+    return msgspec.structs.replace(evaluation, candidate=candidate)
+
+
+def _asked(run: _Run) -> Loop:
+    settings = run.settings
+    evaluation = replace(settings.evaluation, screen=(), work=None)
+    return Loop(
+        version=__version__,
+        numpy=np.__version__,
+        kernels=choose_isa(),
+        source=content_digest(run.workshop.source.checkpoint),
+        settings=fingerprint(
+            settings.recipes,
+            run.wanted,
+            settings.text,
+            settings.strict,
+            msgspec.json.encode(evaluation.gate),
+            replace(evaluation, keep_packed=False),
+        ),
+        axes=fingerprint(*run.axes, *settings.evaluation.screen),
+    )
+
+
+def _deliver(report: CompressReport, run: _Run, tried: Tried, out: Path) -> None:
+    """Put the report, the evidence and what was accepted in the output's place."""
+    with replacing_folder(out) as work:
+        (work / ATTEMPTS).mkdir()
+        for _, attempt in tried:
+            write_bytes(work / attempt.evidence, to_json(attempt.evaluation))
+        write_bytes(work / REPORT, to_json(report))
+        write_bytes(work / PAGE, compress_page(report).encode())
+        if report.accepted is not None:
+            _move(run.folder(report.accepted), work)
+        elif report.closest is not None:
+            (work / CLOSEST).mkdir()
+            _move(run.folder(report.closest), work / CLOSEST)
+        _require_ours(out)  # others had all this time to put something there
+
+
+def _move(made: Path, to: Path) -> None:
+    for path in sorted(made.iterdir()):
+        path.rename(to / path.name)
+
+
+def _require_ours(out: Path) -> None:
+    """Refuse to replace anything but an empty folder or an earlier compression's."""
+    if is_free(out):
+        return
+    try:
+        from_json(CompressReport, (out / REPORT).read_bytes(), name=str(out / REPORT))
+    except (OSError, BadFileError) as error:
+        raise OutputError(
+            f"{out} exists and was not written by fewbit compress; remove it or choose another "
+            "output."
+        ) from error
