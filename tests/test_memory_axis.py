@@ -7,6 +7,8 @@ from spoiled import arms_of, nothing, write_pair
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate import memory_probe
 from fewbit.evaluate.arms import Role
+from fewbit.evaluate.gate import judge
+from fewbit.evaluate.gate_file import find_gate
 from fewbit.evaluate.memory_axis import Growth, MemoryAxis, fits_as_foretold, memory_slices
 from fewbit.evaluate.memory_probe import Task, measure_apart, probe
 from fewbit.model.runner import RunSettings
@@ -134,6 +136,10 @@ def test_a_candidate_that_peaks_higher_shows_in_its_slice():
     found = {s.name: s for s in memory_slices(runs, (1, 2), 24)}
     assert found["memory/peak/2"].items[0].candidate == 90 * MB
     assert found["memory/peak/2"].items[0].source == 60 * MB
+    result = AxisResult(axis="memory", slices=tuple(found.values()), seconds=0.0)
+    judgements, verdict = judge((result,), find_gate(None))
+    assert verdict.outcome.value == "REJECT"
+    assert next(j for j in judgements if j.slice == "memory/peak/2").outcome.value == "REJECT"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from spoiled import arms_of, nothing, write_pair
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Role, Room
+from fewbit.evaluate.gate import judge
+from fewbit.evaluate.gate_file import find_gate
 from fewbit.evaluate.speed_axis import SpeedAxis, answer_slices, turn_slices
-from fewbit.evaluate.stand import Stand
+from fewbit.evaluate.stand import Measured, Served, Stand, Step
 from fewbit.records.answers import Answer
 from fewbit.records.base import from_json, to_json
-from fewbit.records.generation import FinishReason
+from fewbit.records.generation import FinishReason, GenerationRecord, GenerationTimes
 from fewbit.records.measurement import AxisResult, Measure
 
 AXIS = SpeedAxis(prompt=70, tokens=6, turns=2, concurrency=(1, 2), questions=3, answer_tokens=5)
@@ -139,6 +141,59 @@ def test_longer_answers_cancel_a_faster_token():
     assert [s.name for s in timed] == ["speed/first-token/4", "speed/decode/4"]
     decode = timed[1].items[0]
     assert decode.candidate == pytest.approx(decode.source / 2)
+
+
+def measured_turns(seconds):
+    """Return turns of one request each whose steps take so many seconds."""
+    turns = []
+    for second in seconds:
+        step = Step(seconds=second, outside=0.0, whole=True)
+        record = generation(first_token=10 * second, gaps=(second,) * 5)
+        served = Served([step] * 5, [record])
+        turns.append(Measured(served, served, served))
+    return turns
+
+
+def generation(first_token, gaps):
+    times = GenerationTimes(
+        queue=0.0,
+        first_token=first_token,
+        prompt=0.0,
+        draft=0.0,
+        verify=0.0,
+        rollback=0.0,
+        plain=0.0,
+        total=first_token + sum(gaps),
+        gaps=gaps,
+    )
+    return GenerationRecord(
+        finish=FinishReason.LENGTH,
+        detail="",
+        prompt_tokens=70,
+        cached_tokens=0,
+        generated_tokens=len(gaps) + 1,
+        greedy=False,
+        seed=0,
+        sample=0,
+        plain_steps=len(gaps),
+        times=times,
+    )
+
+
+@pytest.mark.parametrize(("slower", "outcome"), [(1.5, "REJECT"), (0.5, "INCONCLUSIVE")])
+def test_a_candidate_slower_than_its_source_is_rejected(slower, outcome):
+    """4-bit weights that decode slower than fp16 were shipped; here it is part of the verdict."""
+    pace = [0.010 + 0.0002 * (turn % 3) for turn in range(12)]
+    turns = {
+        Role.SOURCE: measured_turns(pace),
+        Role.CANDIDATE: measured_turns([slower * seconds for seconds in pace]),
+    }
+    result = AxisResult(axis="speed", slices=tuple(turn_slices(1, turns)), seconds=0.0)
+    judgements, verdict = judge((result,), find_gate(None))
+    assert verdict.outcome.value == outcome  # language was not measured: no ACCEPT
+    decode = next(j for j in judgements if j.slice == "speed/decode/1")
+    assert decode.figure.value == pytest.approx(slower)
+    assert decode.outcome.value == ("REJECT" if slower > 1 else "ACCEPT")
 
 
 @pytest.mark.parametrize(

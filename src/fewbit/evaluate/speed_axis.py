@@ -23,7 +23,6 @@ from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.prompts import builtin_prompts
 from fewbit.evaluate.stand import Measured, Stand
-from fewbit.model.weights import open_model
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Distribution
 from fewbit.records.generation import FinishReason
@@ -34,7 +33,7 @@ NAME = "speed"
 
 _PAIR = (Role.SOURCE, Role.CANDIDATE)
 _CONTEXT = 1024
-"""Positions of a sequence: a question and its answer fit."""
+"""Positions of a sequence, or as many as the model has: a question and its answer fit."""
 _AT_ONCE = 4
 """Questions that are answered at once."""
 _DIGITS = 6
@@ -78,7 +77,8 @@ class SpeedAxis:
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Measure both arms; of one that runs elsewhere only the times of its answers."""
         began = time.perf_counter()
-        room = Room(context=self._context(arms), sequences=max(*self.concurrency, _AT_ONCE))
+        context = max(_CONTEXT, self.prompt + 1 + self.tokens)
+        room = Room(context=context, sequences=max(*self.concurrency, _AT_ONCE))
         with arms.open(Role.SOURCE, room) as source, arms.open(Role.CANDIDATE, room) as candidate:
             pair = {Role.SOURCE: source, Role.CANDIDATE: candidate}
             here = all(arm.model is not None for arm in pair.values())
@@ -101,17 +101,6 @@ class SpeedAxis:
             notes=tuple(self._notes(answers, here=here)),
             seconds=time.perf_counter() - began,
         )
-
-    def _context(self, arms: Arms) -> int:
-        """Return the positions of a sequence: no more than the models have."""
-        wanted = max(_CONTEXT, self.prompt + 1 + self.tokens)
-        for role in _PAIR:
-            party = arms.parties[role]
-            path = getattr(party, "path", None)
-            if path is not None:
-                with open_model(path) as model:
-                    wanted = min(wanted, model.config.context)
-        return wanted
 
     def _turns(self, pair: Mapping[Role, Arm], progress: Progress) -> dict[int, Turns]:
         """Measure both arms turn about; by the number of requests at once."""
