@@ -180,15 +180,17 @@ def test_a_certificate_that_fails_is_a_no(found):
 
 
 def test_caches_that_differ_or_were_never_written_over_are_told_apart(found):
-    cases = found.certificate.caches
-
-    def answered(**change):
-        changed = tuple(replace(case, **change) for case in cases)
-        return caches_right(replace(found.certificate, caches=changed)).outcome
+    def answered(of="caches", **change):
+        changed = tuple(replace(case, **change) for case in getattr(found.certificate, of))
+        assert changed
+        return caches_right(replace(found.certificate, **{of: changed})).outcome
 
     assert answered() is YES
     assert answered(differing=(1,)) is NO
     assert answered(written_over=0) is OPEN
+    assert answered("draft_caches", differing=(1,)) is NO
+    alone = caches_right(replace(found.certificate, draft_caches=()))
+    assert "no cache of its own" in alone.evidence[-1]
 
 
 def test_a_target_that_is_not_its_source_fails_two_questions(evidence):

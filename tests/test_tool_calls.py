@@ -7,6 +7,8 @@ from tiny_subjects import CONFIG, write_subject
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arms, Role, local_party
+from fewbit.evaluate.gate import judge
+from fewbit.evaluate.gate_file import find_gate
 from fewbit.evaluate.structured import SchemaItem
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tool_calls import ToolsAxis, tools_axis
@@ -15,6 +17,7 @@ from fewbit.evaluate.tool_calls_suite import builtin_items
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json, to_json
 from fewbit.records.measurement import AxisResult
+from fewbit.records.outcome import Outcome
 from fewbit.records.tools import CallOutcome
 from fewbit.tokens.chat_template import ChatTemplate
 
@@ -110,6 +113,22 @@ def test_a_quant_that_repeats_calls_for_ever_or_never_stops_is_seen():
     worst = result.details.examples[0]
     assert "repeats" in worst.candidate_says
     assert len(result.details.examples) == 12
+
+
+def test_the_gate_rejects_what_never_ends_and_accepts_what_does():
+    def verdicts(candidate):
+        judgements, _ = judge([measured(right, candidate)], find_gate(None))
+        return {found.slice: found.outcome for found in judgements}
+
+    def rambling(ask):
+        """Never end every third answer."""
+        return right(ask) if len(ask.name) % 3 else "on and on " * 200
+
+    good = verdicts(right)
+    assert set(good.values()) <= {Outcome.ACCEPT, None}  # None is judged with others, as one
+    assert good["tools/loops"] is good["answers/cap"] is Outcome.ACCEPT
+    found = verdicts(rambling)
+    assert found["tools/loops"] is found["answers/cap"] is Outcome.REJECT
 
 
 def test_each_fault_is_seen_by_its_slice_alone():

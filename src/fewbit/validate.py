@@ -12,7 +12,7 @@ from statistics import median
 
 from scipy.stats import binomtest
 
-from fewbit.records.certificate import Certificate, Standing
+from fewbit.records.certificate import CacheCase, Certificate, Standing
 from fewbit.records.evaluation import Evaluation
 from fewbit.records.outcome import Outcome
 from fewbit.records.pair import Consequence, PairCheck, PairReport, PairVerdict
@@ -159,27 +159,31 @@ def baseline_equality(certificate: Certificate) -> Question:
 
 def caches_right(certificate: Certificate) -> Question:
     """Answer whether keys and values are right after rejected drafts."""
-    cases = certificate.caches
-    differing = [case for case in cases if case.differing]
-    written_over = sum(case.written_over for case in cases)
-    outcome = Outcome.REJECT if differing else Outcome.ACCEPT
-    if not differing and not written_over:
+    ours, drafts = certificate.caches, certificate.draft_caches
+    outcome = Outcome.ACCEPT
+    if not any(case.written_over for case in ours):
         outcome = Outcome.INCONCLUSIVE
-    found = [
-        f"{case.draft}, {case.params}: {case.pages} pages of {case.bytes:,} bytes, "
-        f"{case.written_over} rows of rejected tokens written over, "
-        + (f"pages {list(case.differing)} differ." if case.differing else "equal to a fresh run's.")
-        for case in cases
-    ]
-    found.append(
-        "A draft's own cache is compared only by what it proposes: an error there costs accepted "
-        "tokens and cannot change the output."
-    )
+    if any(case.differing for case in (*ours, *drafts)):
+        outcome = Outcome.REJECT
+    found = [_cache("The target's", case) for case in ours]
+    found += [_cache("The draft's", case) for case in drafts]
+    if not drafts:
+        found.append("The draft has no cache of its own.")
     return Question(
         name="caches after rollback",
         asked="Are keys and values right after drafts were rejected?",
         outcome=outcome,
         evidence=tuple(found),
+    )
+
+
+def _cache(whose: str, case: CacheCase) -> str:
+    compared = f"{case.pages} pages of {case.bytes:,} bytes, {case.written_over} rows of rejected"
+    differ = f"pages {', '.join(map(str, case.differing))} differ from a fresh run's"
+    equal = "equal to a fresh run's"
+    return (
+        f"{whose} ({case.draft}, {case.params}): {compared} tokens written over, "
+        f"{differ if case.differing else equal}."
     )
 
 
