@@ -19,6 +19,7 @@ VERSUS := $(BIN)/python benchmarks/versus.py $(if $(LARGE),--model-1.5b $(LARGE)
 demo: .venv/installed  ## the main job: compress the embedded model, then generate with speculation
 	$(BIN)/fewbit compress $(MODEL) --out demo
 	$(BIN)/fewbit generate demo -p "Why is the sky blue?" --max-tokens 96 --draft ngram
+	$(BIN)/fewbit eval demo --against $(MODEL) --html demo/evaluation.html
 
 test: .venv/dev  ## the tests with light oracles (gguf, hypothesis)
 	$(BIN)/python -m pytest
