@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -173,6 +174,14 @@ def test_an_early_look_ends_what_is_hopeless(tmp_path, source, documents):
     assert (found.language.text.windows, found.gate.level) == (12, 0.999)
 
 
+def test_a_first_look_need_not_have_all_that_the_gate_asks_for(source, small, documents):
+    wanted = SliceRule(match="language/kl/chat", margin=1.0, minimum_items=12)
+    gate = msgspec.structs.replace(GATE, slices=(wanted, *GATE.slices))
+    looking = replace(SETTINGS, gate=gate, screen=(axis(documents, 12),))
+    with pytest.raises(UsageError, match="'language/kl/chat'"):  # by all that was measured
+        evaluate(source, small, documents, looking)
+
+
 def test_the_floor_is_the_source_under_another_precision(source, small, documents):
     found = evaluate(source, small, documents, replace(SETTINGS, floor=True))
     kl = found.judgement("language/kl")
@@ -189,7 +198,7 @@ def test_what_is_kept_is_not_measured_again(tmp_path, source, small, documents):
     first = evaluate(source, small, documents, settings)
     told = []
     again = evaluate(source, small, documents, settings, lambda *seen: told.append(seen))
-    assert told == [("scan: weights", 0, 1)]
+    assert told == [("scan: weights", 0, 1), ("scan: weights", 1, 1)]
     assert again.axes[0].slices == first.axes[0].slices
     assert again.language == first.language
 

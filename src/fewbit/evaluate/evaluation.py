@@ -222,12 +222,13 @@ def _measure(
     threads = settings.threads or available_cores()
     progress("scan: weights", 0, 1)
     scanned = scan(found.source, found.candidate, threads=threads)
+    progress("scan: weights", 1, 1)
     if not all(f.passed or f.waived for f in waived([scanned], gate)[0].findings):
         return (scanned,), replaced(gate, waive=_of_scan(gate))
     arms = found.arms()
     if not settings.screen:
         return (scanned, *_run(arms, axes, progress)), gate
-    early = replaced(at_look(gate, 0, 2), waive=_of_scan(gate))
+    early = _early(gate)
     looked = (scanned, *_run(arms, settings.screen, progress))
     if judge(looked, early)[1].outcome is Outcome.REJECT:
         return looked, early
@@ -246,6 +247,12 @@ def _numbered(progress: Progress, number: int, count: int) -> Callable[[str, int
     if count == 1:
         return progress
     return lambda what, done, total: progress(f"{what} (axis {number} of {count})", done, total)
+
+
+def _early(gate: Gate) -> Gate:
+    """Return the gate of a first look, which measures less than what it may ask for."""
+    rules = tuple(replaced(rule, optional=True) for rule in gate.slices)
+    return replaced(at_look(gate, 0, 2), slices=rules, waive=_of_scan(gate))
 
 
 def _of_scan(gate: Gate) -> tuple[Waiver, ...]:
