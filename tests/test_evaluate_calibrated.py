@@ -1,6 +1,7 @@
 """A candidate is not evaluated on what it was calibrated on, and what cannot be told is said."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -8,8 +9,9 @@ from test_quantize_calibrated import SETTINGS, folder, linear
 
 from fewbit.calibrate.mix import SAMPLES_TEXT
 from fewbit.calibrate.text import Half, collect, default_name, default_text, document, read_text
+from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.errors import UsageError
-from fewbit.evaluate.calibrated import refuse_calibrated
+from fewbit.evaluate.calibrated import refuse_calibrated, refuse_seen
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.records.calibration import CalibrationText, ImportanceFacts
@@ -70,3 +72,19 @@ def test_an_importance_matrix_of_unknown_text_is_said(bare):
     manifest = replace(bare, importance=facts)
     (note,) = refuse_calibrated(collect("other", [document("d", OTHER)]), manifest)
     assert "importance matrix 'their.imatrix'" in note
+
+
+def test_the_text_that_llama_cpp_names_is_compared(tmp_path):
+    path, other = tmp_path / "theirs.txt", collect("other", [document("d", OTHER)])
+    facts = GgufFacts({"quantize.imatrix.dataset": str(path)})
+    checkpoint = SimpleNamespace(facts=facts)
+    tokenizer = SimpleNamespace(decode=lambda ids: bytes(ids).decode())
+    candidate = SimpleNamespace(
+        model=SimpleNamespace(checkpoint=checkpoint), tokenizer=tokenizer, manifest=None
+    )
+    (note,) = refuse_seen(other, candidate)
+    assert f"calibrated on '{path}', which is not here" in note
+    path.write_text(STORY)
+    assert refuse_seen(other, candidate) == ()
+    with pytest.raises(UsageError, match="'d' to 100%"):
+        refuse_seen(collect("story", [document("d", STORY)]), candidate)

@@ -16,9 +16,38 @@ from fewbit.calibrate.text import (
     default_text,
     document,
 )
+from fewbit.checkpoint.checkpoint import GgufFacts
+from fewbit.evaluate.identity import Subject
 from fewbit.records.manifest import Manifest
 
 Decode = Callable[[Sequence[int]], str]
+
+_DATASET = "quantize.imatrix.dataset"
+"""Where llama.cpp's quantizer writes what its importance matrix was made from."""
+
+
+def refuse_seen(documents: Documents, candidate: Subject) -> tuple[str, ...]:
+    """Compare a text with all that a candidate says it was calibrated on.
+
+    That is what its manifest says, as `refuse_calibrated`, or in a file of llama.cpp's quantizer
+    the name of its importance matrix' text.
+
+    Returns:
+        Sentences about calibration text that could not be compared.
+
+    Raises:
+        UsageError, BadFileError, MissingError: as `refuse_calibrated`.
+    """
+    notes = refuse_calibrated(documents, candidate.manifest, candidate.tokenizer.decode)
+    facts = candidate.model.checkpoint.facts
+    name = facts.metadata.get(_DATASET) if isinstance(facts, GgufFacts) else None
+    if candidate.manifest is not None or not isinstance(name, str):
+        return notes
+    known = _calibration_text(name, documents, None)
+    if known is None:
+        return (*notes, _gone(name))
+    refuse_overlap(documents, known)
+    return notes
 
 
 def refuse_calibrated(

@@ -19,7 +19,7 @@ from fewbit.errors import IdentityError, TemplateError, UsageError
 from fewbit.evaluate import conversations as built_in
 from fewbit.evaluate.arms import Arms, Role, Room
 from fewbit.evaluate.axis import Progress
-from fewbit.evaluate.calibrated import refuse_calibrated
+from fewbit.evaluate.calibrated import refuse_seen
 from fewbit.evaluate.conversations import Chat
 from fewbit.evaluate.identity import Subject, describe_prefix
 from fewbit.evaluate.language_examples import worst
@@ -129,7 +129,7 @@ class LanguageAxis:
     def _calibrated(self, candidate: Subject) -> Iterator[str]:
         texts = (self.documents, built_in.chats_text(self.conversations), self.passages)
         for text in texts:
-            yield from refuse_calibrated(text, candidate.manifest, candidate.tokenizer.decode)
+            yield from refuse_seen(text, candidate)
 
     def _require_context(self, most: int) -> None:
         if self.window_tokens > most:

@@ -20,7 +20,7 @@ from fewbit.calibrate.windows import cut_windows
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room
 from fewbit.evaluate.axis import Progress
-from fewbit.evaluate.calibrated import refuse_calibrated
+from fewbit.evaluate.calibrated import refuse_seen
 from fewbit.evaluate.haystack import Haystack, Ruler, hidden_facts, key_values
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.lockstep import Lockstep, OpenArms
@@ -151,8 +151,7 @@ class LongContextAxis:
         except UnsupportedError as error:
             return None, (f"No divergence by position: {error}",)
         with candidate.model.checkpoint:
-            decode = candidate.tokenizer.decode
-            notes = refuse_calibrated(self.documents, candidate.manifest, decode)
+            notes = refuse_seen(self.documents, candidate)
         passage, owners = _put_together(limits, self.documents)
         lockstep = Lockstep(AXIS, self.threads or available_cores())
         with ExitStack() as stack:
