@@ -63,6 +63,12 @@ def test_arguments_are_right_in_every_accepted_way(change):
     assert judged(BOOKING, Call("hotel.book", RIGHT | change)).outcome is CallOutcome.RIGHT
 
 
+def test_a_key_that_contradicts_the_declared_type_counts():
+    venue = item(Expected("hotel.book", {"city": [True]}))
+    assert judged(venue, Call("hotel.book", {"city": True})).outcome is CallOutcome.RIGHT
+    assert judged(venue, Call("hotel.book", {"city": "True"})).outcome is not CallOutcome.RIGHT
+
+
 def test_an_optional_argument_may_be_absent_and_dots_may_be_written_as_servers_allow():
     given = {name: value for name, value in RIGHT.items() if name != "quiet"}
     assert judged(BOOKING, Call("hotel_book", given)).outcome is CallOutcome.RIGHT

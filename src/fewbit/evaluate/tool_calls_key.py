@@ -1,9 +1,9 @@
 """Questions with functions to call, and whether calls are the right ones by an answer key.
 
 The rules are those of the Berkeley Function Calling Leaderboard's AST evaluation (Patil et al.
-2025): the function's name is one that the key has; every argument is of its declared type and one
-of the accepted values; an argument may be left out where the key accepts "" for it; no other
-argument is there; calls may come in any order. Strings are equal without regard to case, spaces and
+2025): the function's name is one that the key has; every argument is of its declared type, or of
+that of an accepted value, and one of these; an argument may be left out where the key accepts ""
+for it; no other argument is there; calls may come in any order. Strings are equal without regard to case, spaces and
 the characters , . / - _ * ^ and with either kind of quote. A whole number passes where the function
 wants any number; a number with a fraction part never where it wants a whole one.
 """
@@ -159,7 +159,8 @@ def _argument_fault(item: ToolItem, call: Call, expected: Expected) -> str:
         return f"{expected.name}: {fault}"
     for name, value in call.arguments.items():
         wanted = properties.get(name, {}).get("type", "")
-        if not _is_of(value, wanted):
+        known = {type(accepted) for accepted in _several(expected.accepted[name])}
+        if not _is_of(value, wanted) and type(value) not in known:
             return f"{expected.name}: {name} is {_short(value)} and should be of type {wanted}"
     return ""
 
@@ -177,13 +178,18 @@ def _entries_fault(given: Mapping[str, Any], accepted: Accepted) -> str:
         if name not in accepted:
             return f"there is no argument {name[:60]} in the key"
     for name, values in accepted.items():
-        several = values if isinstance(values, list | tuple) else [values]
+        several = _several(values)
         if name not in given:
             if OPTIONAL not in several:
                 return f"{name} is missing"
         elif not any(_equal(given[name], value) for value in several):
             return f"{name} is {_short(given[name])}"
     return ""
+
+
+def _several(values: Any) -> Sequence[Any]:
+    """Return accepted values, of which keys give a single one without a list now and then."""
+    return values if isinstance(values, list | tuple) else [values]
 
 
 def _equal(given: Any, accepted: Any) -> bool:
