@@ -3,9 +3,9 @@
 The rules are those of the Berkeley Function Calling Leaderboard's AST evaluation (Patil et al.
 2025): the function's name is one that the key has; every argument is of its declared type, or of
 that of an accepted value, and one of these; an argument may be left out where the key accepts ""
-for it; no other argument is there; calls may come in any order. Strings are equal without regard to case, spaces and
-the characters , . / - _ * ^ and with either kind of quote. A whole number passes where the function
-wants any number; a number with a fraction part never where it wants a whole one.
+for it; no other argument is there; calls may come in any order. Strings are equal without regard to
+case, spaces and the characters , . / - _ * ^ and with either kind of quote. A whole number passes
+where the function wants any number, and 3.0 does not pass for a whole one.
 """
 
 from __future__ import annotations
