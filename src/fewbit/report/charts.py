@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,17 +15,14 @@ from fewbit.records.scan import TensorError
 from fewbit.report.svg import NOTHING, Box, beside, drawing, heat, line, rect, text
 
 _ROLES = ("q", "k", "v", "o", "gate", "up", "down")
-_SHARES = 4
+_SHARES = 6
 """How many patterns there are to tell formats apart; further ones begin again."""
 
 
 def size_chart(models: Sequence[tuple[str, ModelFacts]]) -> Markup:
     """Draw models as bars of bytes, one segment a number format, longest first."""
     most = max(model.bytes for _, model in models) or 1
-    bytes_of: Counter[str] = Counter()
-    for _, model in models:
-        bytes_of.update({share.format: share.bytes for share in model.formats})
-    patterns = _patterns(bytes_of)
+    patterns = _patterns([model for _, model in models])
     parts: list[Markup] = []
     for row, (name, model) in enumerate(models):
         y, x = row * 62, 0.0
@@ -85,14 +81,20 @@ def histogram_chart(bins: Sequence[HistogramBin]) -> Markup:
     return drawing(height, "Positions by KL divergence", parts)
 
 
-def layer_chart(tensors: Iterable[TensorError]) -> Markup:
-    """Draw each layer's matrices as a heat map of their relative error, formats under each."""
+def layer_chart(tensors: Iterable[TensorError], models: Sequence[ModelFacts] = ()) -> Markup:
+    """Draw each layer's matrices as a heat map of their relative error, formats under each.
+
+    Args:
+        tensors: what is outside the layers is left out.
+        models: as `size_chart` drew them, so that a format has one pattern in both.
+    """
     cells = {(t.layer, _role(t)): t for t in tensors if t.layer >= 0 and _role(t) in _ROLES}
     if not cells:
         return NOTHING
     layers = 1 + max(layer for layer, _ in cells)
     worst = max(t.relative_error for t in cells.values()) or 1.0
-    patterns = _patterns(Counter(t.candidate_format for t in cells.values()))
+    formats = {t.candidate_format for t in cells.values()}
+    patterns = _patterns(models, sorted(formats))
     tall, wide = 26, 100 / layers
     parts: list[Markup] = []
     for (layer, role), tensor in cells.items():
@@ -108,7 +110,11 @@ def layer_chart(tensors: Iterable[TensorError]) -> Markup:
     roles = [text(0, row * tall + 15, role, "start") for row, role in enumerate(_ROLES)]
     names = drawing(bottom + 20, "matrices", [*roles, text(0, bottom + 14, "layer", "start")])
     drawn = beside(names, drawing(bottom + 20, label, parts))
-    return drawn + _heat_legend(worst) + _legend(patterns)
+    return (
+        drawn
+        + _heat_legend(worst)
+        + _legend({name: kind for name, kind in patterns.items() if name in formats})
+    )
 
 
 def _layer_numbers(layers: int, wide: float, y: float) -> list[Markup]:
@@ -123,10 +129,15 @@ def _heat_legend(worst: float) -> Markup:
     return legend.format(scale, f"{number(worst)} relative error")
 
 
-def _patterns(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the class of each format's pattern, the commonest format's first."""
-    ordered = sorted(counts, key=lambda name: (-counts[name], name))
-    return {name: f"share{i % _SHARES}" for i, name in enumerate(ordered)}
+def _patterns(models: Sequence[ModelFacts], more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the class of each format's pattern, the last model's largest formats first."""
+    ordered = [
+        share.format
+        for model in reversed(models)
+        for share in sorted(model.formats, key=lambda s: (-s.bytes, s.format))
+    ]
+    names = dict.fromkeys([*ordered, *more])
+    return {name: f"share{i % _SHARES}" for i, name in enumerate(names)}
 
 
 def _legend(patterns: Mapping[str, str]) -> Markup:

@@ -39,7 +39,7 @@ def curve_chart(curve: Curve) -> Markup:
     names: list[Markup] = []
     for tick in even_ticks(least, most, 4):
         parts.append(line(0, down(tick), 100, down(tick), "grid"))
-        names.append(text(100, down(tick) + 4, f"{tick:.3g}", "end"))
+        names.append(text(100, down(tick) + 4, _tick(tick), "end"))
     for i, band in enumerate(curve.bands):
         parts += _band(band, Box(i * wide, 0, wide, 0), down, curve.unit)
     parts.append(line(0, _FLOOR, 100, _FLOOR, "axis"))
@@ -104,6 +104,10 @@ def _band(band: Band, place: Box, down: Scale, unit: str) -> list[Markup]:
         y = down(band.floor)
         parts.append(line(left + 0.08 * wide, y, left + 0.92 * wide, y, "floor"))
     return parts
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _edges(bands: Sequence[Band], wide: float) -> list[Markup]:

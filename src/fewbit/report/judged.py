@@ -130,18 +130,21 @@ def rows_of(evaluation: Evaluation) -> list[Row]:
 
 
 def deciding(reasons: Sequence[str], evaluation: Evaluation | None) -> tuple[str, ...]:
-    """Return the reasons that a reader needs: where it is not ACCEPT, what stood in the way.
+    """Return the reasons that a reader needs: not what passed, which is listed by itself.
+
+    Of slices all are told where the verdict is ACCEPT, and otherwise those that stood in the way.
 
     Args:
         reasons: of a verdict, the deciding ones first.
         evaluation: whose slices they speak of; None leaves all.
     """
-    if evaluation is None or evaluation.verdict.outcome is Outcome.ACCEPT:
+    if evaluation is None:
         return tuple(reasons)
-    met = {j.reason for j in evaluation.judgements if j.outcome is Outcome.ACCEPT}
     findings = (finding for axis in evaluation.axes for finding in axis.findings)
-    met |= {f"{f.name}: {f.found.rstrip('.')}." for f in findings if f.passed}
-    return tuple(reason for reason in reasons if reason not in met)
+    told = {f"{f.name}: {f.found.rstrip('.')}." for f in findings if f.passed}
+    if evaluation.verdict.outcome is not Outcome.ACCEPT:
+        told |= {j.reason for j in evaluation.judgements if j.outcome is Outcome.ACCEPT}
+    return tuple(reason for reason in reasons if reason not in told)
 
 
 def in_words(figure: Interval, measure: Measure, unit: str, margin: float | None = None) -> str:

@@ -18,7 +18,7 @@ from fewbit.report.svg import NOTHING, Box, Scale, drawing, line, mark, rect, te
 _LEAST, _MOST = -0.35, 1.75
 """What is drawn, in margins; what lies beyond is an arrow at the end."""
 _SHARE = Scale(_LEAST, _MOST, 0, 100)
-_MIDDLE, _HEIGHT = 15, 32
+_MIDDLE, _HEIGHT = 15, 36
 _NARROW = 3.0
 
 
@@ -59,8 +59,8 @@ def strip_chart(strip: Strip) -> Markup:
     parts = [
         rect(Box(0, _MIDDLE - 8, limit, 16), "allowed"),
         rect(Box(limit, _MIDDLE - 8, 100 - limit, 16), "beyond"),
-        line(zero, _MIDDLE - 12, zero, _MIDDLE + 12, "axis"),
-        line(limit, _MIDDLE - 14, limit, _MIDDLE + 14, "margin"),
+        line(zero, _MIDDLE - 12, zero, _MIDDLE + 9, "axis"),
+        line(limit, _MIDDLE - 14, limit, _MIDDLE + 12, "margin"),
         *_floor(strip),
         rect(Box(low, _MIDDLE - 2, max(high - low, 0.4), 4), "interval"),
         *_arrows(strip),
@@ -117,10 +117,10 @@ def _floor(strip: Strip) -> list[Markup]:
         return []
     low, value, high = (_place(strip, v) for v in _bounds(strip.floor))
     hint = f"noise floor: {number(strip.floor.value)}"
-    triangle = mark(value, _MIDDLE + 9, "source", hint)
+    triangle = mark(value, _MIDDLE + 14, "source", hint)
     if high - low < _NARROW:  # under the triangle it could not be seen
         return [triangle]
-    return [rect(Box(low, _MIDDLE + 13, high - low, 2), "floor", hint), triangle]
+    return [rect(Box(low, _MIDDLE + 18, high - low, 2), "floor", hint), triangle]
 
 
 def _arrows(strip: Strip) -> list[Markup]:

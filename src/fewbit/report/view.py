@@ -206,9 +206,9 @@ def _conditions(axes: Sequence[AxisResult]) -> tuple[tuple[str, str], ...]:
                 f"{text.name}: {text.documents} documents, {text.windows} windows of up to "
                 f"{text.window_tokens} tokens, the second half of each scored: "
                 f"{text.positions:,} positions of {text.tokens:,} tokens; each window begins with "
-                f"{text.bos}; SHA-256 {text.sha256}"
+                f"{text.bos}"
             )
-            found.append(("text", said))
+            found += [("text", said), ("its SHA-256", text.sha256)]
     return tuple(found)
 
 
