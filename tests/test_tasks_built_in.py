@@ -9,7 +9,6 @@ import pytest
 
 from fewbit.evaluate.ifeval import INSTRUCTIONS, checked_instruction
 from fewbit.evaluate.tasks_built_in import built_in_tasks
-from fewbit.evaluate.tasks_rules import last_number
 from fewbit.evaluate.tasks_spec import key_of
 
 TASKS = {task.spec.name: task for task in built_in_tasks()}
@@ -88,16 +87,12 @@ def test_facts_have_one_right_option():
     assert by_prompt["The capital city of Peru is"] == {"Lima"}
 
 
-def test_stories_are_calculated_again():
-    for item in TASKS["word-problems"].items:
-        numbers = [int(n) for n in re.findall(r"\d+", item.prompt)]
-        result = int(last_number(item.answers[0]))
-        assert result in (
-            numbers[0] + numbers[1],
-            numbers[0] - numbers[1],
-            numbers[0] * numbers[1],
-        )
-        assert result > 0
+def test_what_is_looked_up_stands_there_once():
+    for item in TASKS["lookups"].items:
+        question = item.prompt.rpartition("Question:")[2]
+        asked = re.search(r"How many (.+) does it have", question)[1]
+        assert re.findall(rf"(\d+) {asked}[, .]", question) == [item.answers[0]]
+        assert len(set(re.findall(r"\d+", question))) == 3
 
 
 def test_short_answers_stand_in_their_questions():

@@ -7,34 +7,42 @@ that a loss can show; harder sets come from files (docs/evaluation/tasks.md).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fewbit.evaluate import tasks_generated as generated
 from fewbit.evaluate import tasks_passages as passages
 from fewbit.evaluate.tasks_items import Item
-from fewbit.evaluate.tasks_spec import Task, TaskSpec
+from fewbit.evaluate.tasks_spec import PromptKind, Task, TaskSpec
 
 _BUILT_IN = "built in"
 
-_TASKS: tuple[tuple[str, str, str, int, Callable[[], tuple[Item, ...]]], ...] = (
-    ("facts", "choice", "likelihood", 1, generated.facts),
-    ("grammar", "choice", "likelihood", 1, generated.grammar),
-    ("numbers", "choice", "likelihood", 1, generated.numbers),
-    ("patterns", "choice", "likelihood", 1, generated.patterns),
-    ("reading", "choice", "likelihood", 1, passages.reading),
-    ("short-answers", "generation", "contains", 24, passages.short_answers),
-    ("word-problems", "generation", "number", 48, passages.word_problems),
-    ("instructions", "instructions", "strict", 64, passages.instructions),
+
+def _spec(name: str, kind: str, rule: str, **options: Any) -> TaskSpec:
+    return TaskSpec(name=name, file=_BUILT_IN, kind=kind, rule=rule, **options)
+
+
+_TASKS: tuple[tuple[TaskSpec, Callable[[], tuple[Item, ...]]], ...] = (
+    (_spec("facts", "choice", "likelihood"), generated.facts),
+    (_spec("grammar", "choice", "likelihood"), generated.grammar),
+    (_spec("numbers", "choice", "likelihood"), generated.numbers),
+    (_spec("patterns", "choice", "likelihood"), generated.patterns),
+    (_spec("reading", "choice", "likelihood"), passages.reading),
+    (_spec("short-answers", "generation", "contains", max_tokens=24), passages.short_answers),
+    (
+        _spec(
+            "lookups",
+            "generation",
+            "number",
+            prompt=PromptKind.TEXT,
+            max_tokens=12,
+            stop=("\n",),
+        ),
+        passages.lookups,
+    ),
+    (_spec("instructions", "instructions", "strict"), passages.instructions),
 )
-"""Name, kind, rule, tokens of an answer at most, and what makes the items."""
 
 
 def built_in_tasks() -> tuple[Task, ...]:
     """Return the built-in tasks with their items."""
-    return tuple(
-        Task(
-            TaskSpec(name=name, file=_BUILT_IN, kind=kind, rule=rule, max_tokens=tokens),
-            make(),
-            sha256="",
-        )
-        for name, kind, rule, tokens, make in _TASKS
-    )
+    return tuple(Task(spec, make(), sha256="") for spec, make in _TASKS)

@@ -135,24 +135,16 @@ _SUMS = 30
 
 
 def numbers() -> tuple[ChoiceItem, ...]:
-    """Return sums and products behind worked ones; wrong options are near the right one."""
+    """Return sums and products behind a worked one; wrong options are near the right one."""
     return tuple(_calculations())
-
-
-_SHOWN = ("2 + 3 = 5", "3 * 4 = 12", "6 + 7 = 13")
-"""What a calculation looks like, before each of them."""
 
 
 def _calculations() -> Iterator[ChoiceItem]:
     for n in range(_SUMS):
         a, b = drawn(f"plus/a/{n}", 3, 9 + n), drawn(f"plus/b/{n}", 2, 9)
-        yield _calculation(f"plus-{n + 1}", _asked(f"{a} + {b} ="), a + b)
+        yield _calculation(f"plus-{n + 1}", f"2 + 3 = 5\n{a} + {b} =", a + b)
         e, f = drawn(f"times/e/{n}", 3, 5 + n // 3), drawn(f"times/f/{n}", 2, 9)
-        yield _calculation(f"times-{n + 1}", _asked(f"{e} * {f} ="), e * f)
-
-
-def _asked(calculation: str) -> str:
-    return "\n".join((*_SHOWN, calculation))
+        yield _calculation(f"times-{n + 1}", f"3 * 4 = 12\n{e} * {f} =", e * f)
 
 
 def _calculation(name: str, prompt: str, right: int) -> ChoiceItem:

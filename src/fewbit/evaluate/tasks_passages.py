@@ -149,30 +149,36 @@ def _picks() -> Iterator[GenerationItem]:
         yield GenerationItem(f"pick-{number}", f"pick-{number}", prompt, (answer,))
 
 
-_STORIES = (
-    "{person} has {a} apples and buys {b} more. How many apples does {person} have now?",
-    "There are {a} birds on a roof and {b} more arrive. How many birds are there now?",
-    "{person} reads {a} pages on Monday and {b} pages on Tuesday. How many pages is that together?",
-    "{person} had {c} coins and lost {b} of them. How many coins are left?",
-    "A bus carries {c} people and {b} get off. How many people are still on the bus?",
-    "{person} bakes {b} trays with {a} rolls each. How many rolls is that?",
+_STOCKS = (
+    ("A shop", ("chairs", "lamps", "clocks", "carpets")),
+    ("A zoo", ("monkeys", "zebras", "parrots", "snakes")),
+    ("A school", ("pupils", "teachers", "classrooms", "computers")),
+    ("A harbour", ("sailing boats", "ferries", "cranes", "fishing boats")),
 )
+_WORKED = (
+    "Question: A farm has 14 cows, 52 hens and 33 goats. How many hens does it have?\nAnswer: 52"
+)
+"""What an answer looks like, before each question."""
+_COUNTS = 24
 
 
-def word_problems() -> tuple[GenerationItem, ...]:
-    """Return sums, differences and products told as stories."""
-    return tuple(_story(number) for number in range(4 * len(_STORIES)))
+def lookups() -> tuple[GenerationItem, ...]:
+    """Return questions on one of three counts that stand in them."""
+    return tuple(_lookup(number) for number in range(_COUNTS))
 
 
-def _story(number: int) -> GenerationItem:
-    name = f"story-{number + 1}"
-    story = _STORIES[number % len(_STORIES)]
-    a, b = drawn(f"{name}/a", 3, 9), drawn(f"{name}/b", 2, 4)
-    c = a + b + drawn(f"{name}/c", 1, 4)
-    right = a * b if "each" in story else c - b if "{c}" in story else a + b
-    person = one_of(f"{name}/person", _GAPS["person"])
-    prompt = story.format(person=person, a=a, b=b, c=c)
-    return GenerationItem(name, name, f"{prompt} Answer with a number.", (str(right),))
+def _lookup(number: int) -> GenerationItem:
+    name = f"lookup-{number + 1}"
+    place, things = _STOCKS[number % len(_STOCKS)]
+    three = shuffled(name, things)[:3]
+    counts = shuffled(name, [drawn(f"{name}/{i}", 11 + 27 * i, 35 + 27 * i) for i in range(3)])
+    one, two, last = (f"{count} {thing}" for count, thing in zip(counts, three, strict=True))
+    asked = drawn(f"{name}/asked", 0, 2)
+    prompt = (
+        f"{_WORKED}\n\nQuestion: {place} has {one}, {two} and {last}. "
+        f"How many {three[asked]} does it have?\nAnswer:"
+    )
+    return GenerationItem(name, name, prompt, (str(counts[asked]),))
 
 
 _TOPICS = ("the sea", "a rainy day", "bread", "bicycles", "the moon", "old trees")
