@@ -15,10 +15,13 @@ from fewbit.cli.running import RUNNING, RunningOptions, counts
 from fewbit.errors import IdentityError, UsageError
 
 if TYPE_CHECKING:
+    from fewbit.certify.cases import CertifySettings
     from fewbit.records.evaluation import Evaluation
     from fewbit.records.pair import PairReport
+    from fewbit.validate import Evidence
 
 _EXAMPLE = "1,4"
+_PROMPT = 512  # of requests without a draft, of which none is measured here
 
 
 @Parameter(name="*")
@@ -37,7 +40,49 @@ class QualityOptions:
     ] = None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """How the draft is used in service, which is how it is checked and measured."""
+
+    draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    concurrency: Annotated[
+        str, Parameter(help="How many requests at once; several numbers, separated by commas.")
+    ] = _EXAMPLE
+    tokens: Annotated[int, Parameter(help="Tokens that each measured request generates.")] = 64
+    turns: Annotated[
+        int, Parameter(help="Turns of each kind and concurrency, plain and with the draft.")
+    ] = 4
+    prompts: Annotated[
+        Path | None, Parameter(help="What speed is measured on, as `fewbit bench` takes it.")
+    ] = None
+    long: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Also sample from the model itself, with 80% power for a bias of 0.01; minutes.",
+        ),
+    ] = False
+
+    def drafting(self, draft: str) -> DraftOptions:
+        """Return how a draft's speed is measured; raises UsageError for none."""
+        found = DraftOptions(
+            draft=draft, draft_tokens=self.draft_tokens, prompts=self.prompts, turns=self.turns
+        )
+        if not found.named:
+            raise UsageError("--draft is none, and the six questions are about a draft; name one.")
+        return found
+
+    def certifying(self, together: tuple[int, ...]) -> CertifySettings:
+        """Return how it is certified; raises UsageError."""
+        from fewbit.certify.cases import CertifySettings
+
+        lengths = tuple(sorted({1, self.draft_tokens}))
+        return CertifySettings(lengths=lengths, together=together, long=self.long)
+
+
 QUALITY = QualityOptions()
+SERVICE = ServiceOptions()
 
 
 def validate(  # noqa: PLR0913
@@ -46,12 +91,7 @@ def validate(  # noqa: PLR0913
     *,
     draft: str,
     against: str,
-    draft_tokens: int = 8,
-    concurrency: str = _EXAMPLE,
-    tokens: int = 64,
-    turns: int = 4,
-    prompts: Path | None = None,
-    long: Annotated[bool, Parameter(negative="")] = False,
+    service: ServiceOptions = SERVICE,
     quality: QualityOptions = QUALITY,
     running: RunningOptions = RUNNING,
     html: HtmlOption = None,
@@ -65,55 +105,56 @@ def validate(  # noqa: PLR0913
         target: The quantized model: a name, a GGUF file or a folder.
         draft: What drafts, as `fewbit generate --draft` takes it.
         against: The exact source of the target.
-        draft_tokens: Tokens drafted at once, at most.
-        concurrency: How many requests at once; several numbers, separated by commas.
-        tokens: Tokens that each measured request generates.
-        turns: Turns of each kind of prompt and concurrency, plain and with the draft.
-        prompts: What speed is measured on, as `fewbit bench --prompts` takes it.
-        long: Also sample from the model itself, with 80% power for a bias of 0.01; minutes.
+        service: How the draft is used.
         quality: What the target is measured on.
         running: How the target runs.
         html: Write the page to this file; it opens offline.
         json: Write the record to this file; - prints it on stdout instead of the answers.
     """
     from fewbit.atomic import write_bytes
-    from fewbit.certify.cases import CertifySettings
-    from fewbit.cli.bench_draft import speculation_report
-    from fewbit.cli.certify import certificate_of
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
     from fewbit.report.validation import print_validation, validation_page
-    from fewbit.validate import Evidence, validated
+    from fewbit.validate import validated
 
     began = time.perf_counter()
-    together = counts("concurrency", concurrency, _EXAMPLE)
-    drafting = DraftOptions(draft=draft, draft_tokens=draft_tokens, prompts=prompts, turns=turns)
-    if not drafting.named:
-        raise UsageError("--draft is none, and the six questions are about a draft; name one.")
-    drafting.settings(tokens, together)  # says what is wrong with them before anything runs
-    certifying = CertifySettings(
-        lengths=tuple(sorted({1, draft_tokens})), together=together, long=long
-    )
+    drafting = service.drafting(draft)
     path, source = locate(target), locate(against)
-    pair = _pair(path, draft)
-    evaluation, refused = _quality(source, path, quality, running)
-    certificate = certificate_of(path, draft, None, certifying, running)
-    speed = running.speed(512, tokens, together)
-    found = validated(
-        source.name,
-        Evidence(
-            pair=pair,
-            certificate=certificate,
-            evaluation=evaluation,
-            refused=refused,
-            speculation=speculation_report(path, speed, drafting),
-        ),
-        time.perf_counter() - began,
-    )
+    evidence = _evidence(path, source, drafting, service, quality, running)
+    found = validated(source.name, evidence, time.perf_counter() - began)
     if html is not None:
         write_bytes(html, validation_page(found).encode())
     deliver(found, json, print_validation)
     return found.outcome.exit_code
+
+
+def _evidence(  # noqa: PLR0913, PLR0917
+    target: Path,
+    source: Path,
+    drafting: DraftOptions,
+    service: ServiceOptions,
+    quality: QualityOptions,
+    running: RunningOptions,
+) -> Evidence:
+    """Gather what the questions are answered from, the cheapest first."""
+    from fewbit.cli.bench_draft import speculation_report
+    from fewbit.cli.certify import certificate_of
+    from fewbit.validate import Evidence
+
+    together = counts("concurrency", service.concurrency, _EXAMPLE)
+    certifying = service.certifying(together)
+    drafting.settings(service.tokens, together)  # says what is wrong with them before all else
+    pair = _pair(target, drafting.draft)
+    evaluation, refused = _quality(source, target, quality, running)
+    return Evidence(
+        pair=pair,
+        evaluation=evaluation,
+        refused=refused,
+        certificate=certificate_of(target, drafting.draft, None, certifying, running),
+        speculation=speculation_report(
+            target, running.speed(_PROMPT, service.tokens, together), drafting
+        ),
+    )
 
 
 def _pair(target: Path, draft: str) -> PairReport | None:
