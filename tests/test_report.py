@@ -217,3 +217,20 @@ def test_terminal_lists_attempts():
     notes = report.attempts[-1].evaluation.notes
     assert notes
     assert all(f"Note: {note}" in " ".join(shown.split()) for note in notes)
+
+
+def test_a_budget_and_what_an_attempt_was_made_from_are_told():
+    report = sample.compress_report(accepted=False)
+    why = "Layers 0 and 29 one step finer."
+    attempts = (report.attempts[0], msgspec.structs.replace(report.attempts[1], why=why))
+    report = msgspec.structs.replace(
+        report, budget="4.5bpw", runtime="llama.cpp", attempts=attempts, closest="rtn-int3-g32"
+    )
+    page = html.compress_page(report)
+    console = Console(file=io.StringIO(), width=200)
+    terminal.print_compress(report, console)
+    for shown in (page, console.file.getvalue()):
+        assert why in shown
+        assert "budget 4.5bpw" in shown
+        assert "for llama.cpp" in shown
+    assert "The closest recipe, not accepted: rtn-int3-g32" in page

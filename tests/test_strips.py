@@ -6,6 +6,7 @@ import pytest
 import sample_evaluation as sample
 from msgspec.structs import replace
 
+from fewbit.records.gate import SliceRule
 from fewbit.records.interval import Interval
 from fewbit.report.html import evaluation_page
 from fewbit.report.judged import deciding, rows_of
@@ -88,3 +89,24 @@ def test_many_reasons_are_folded():
     page = evaluation_page(replace(e, verdict=replace(e.verdict, reasons=reasons)))
     assert "<summary>13 more</summary>" in page
     assert all(reason in page for reason in reasons)
+
+
+def test_a_pool_has_the_slices_that_no_earlier_rule_takes():
+    e = sample.evaluation()
+    more = sample.tasks_axis("tasks/words"), sample.tasks_axis("tasks/names")
+    rules = (
+        SliceRule(match="tasks/arithmetic", margin=0.08),
+        SliceRule(match="tasks/*", margin=0.08, pool=True),
+    )
+    pooled = replace(e.judgements[2], slice="tasks/*")
+    e = replace(
+        e,
+        axes=(*e.axes, *more),
+        gate=replace(e.gate, slices=rules),
+        judgements=(e.judgements[2], pooled),
+    )
+    alone, together = rows_of(e)
+    assert [s.name for s in alone.slices] == ["tasks/arithmetic"]
+    assert [s.name for s in together.slices] == ["tasks/words", "tasks/names"]
+    assert together.title == "tasks/*, 2 slices as one"
+    assert together.flips.all == 160

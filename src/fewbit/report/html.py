@@ -90,8 +90,9 @@ def record_page(title: str, record: Record) -> str:
 
 
 def shown_attempt(report: CompressReport) -> Attempt | None:
-    """Return the accepted attempt, else the one of least divergence, None without attempts."""
-    accepted = [a for a in report.attempts if a.recipe == report.accepted]
+    """Return the attempt that was written, else that of least divergence; None without any."""
+    written = report.accepted or report.closest
+    accepted = [a for a in report.attempts if a.recipe == written]
     by_divergence = sorted(report.attempts, key=_divergence)
     return next(iter([*accepted, *by_divergence]), None)
 

@@ -120,13 +120,23 @@ def rows_of(evaluation: Evaluation) -> list[Row]:
     slices = [found for axis in evaluation.axes for found in axis.slices]
     rules = evaluation.gate.slices
     return [
-        Row(
-            judgement,
-            tuple(s for s in slices if _fits(judgement.slice, s.name)),
-            next((r for r in rules if _fits(r.match, judgement.slice)), None),
-        )
+        Row(judgement, _slices(judgement.slice, slices, rules), _rule(judgement.slice, rules))
         for judgement in evaluation.judgements
     ]
+
+
+def _slices(name: str, slices: Sequence[Slice], rules: Sequence[SliceRule]) -> tuple[Slice, ...]:
+    """Return the slice of a name, or those that are pooled under a pattern.
+
+    A slice belongs to the first rule that fits it, as the gate has it.
+    """
+    named = tuple(found for found in slices if found.name == name)
+    return named or tuple(s for s in slices if (r := _rule(s.name, rules)) and r.match == name)
+
+
+def _rule(name: str, rules: Sequence[SliceRule]) -> SliceRule | None:
+    fits = (rule for rule in rules if rule.match == name or fnmatchcase(name, rule.match))
+    return next(fits, None)
 
 
 def deciding(reasons: Sequence[str], evaluation: Evaluation | None) -> tuple[str, ...]:
@@ -174,10 +184,6 @@ def shown(value: float, measure: Measure, unit: str) -> str:
     if measure is Measure.PERPLEXITY:
         return number(math.exp(value))
     return size(int(value)) if unit == "bytes" else amount(value, unit)
-
-
-def _fits(pattern: str, name: str) -> bool:
-    return pattern == name or fnmatchcase(name, pattern)
 
 
 def _mean(items: Sequence[Item], values: Sequence[float]) -> float:

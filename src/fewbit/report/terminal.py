@@ -70,6 +70,11 @@ def print_compress(report: CompressReport, console: Console) -> None:
     table.add_column("verdict", no_wrap=True)
     for attempt in report.attempts:
         table.add_row(*_attempt_cells(attempt, report))
+    budget = f"budget {report.budget}" if report.budget else "the smallest that the gate accepts"
+    console.print(
+        f"{escape(report.source.name)} for {escape(report.runtime)}, {escape(budget)}",
+        highlight=False,
+    )
     console.print(table)
     for attempt in report.attempts:
         for fallback in attempt.fallbacks:
@@ -118,7 +123,7 @@ def _attempt_cells(attempt: Attempt, report: CompressReport) -> list[str]:
     e = attempt.evaluation
     figures = [e.judgement(name) for name in ("language/kl", "language/perplexity")]
     return [
-        escape(attempt.recipe),
+        escape(attempt.recipe) + (f"\n[dim]{escape(attempt.why)}[/]" if attempt.why else ""),
         f"{size(e.candidate.bytes)}\n[dim]{e.candidate.bytes / report.source.bytes:.2f} x[/]",
         *(_two_lines(found) for found in figures),
         outcome_word(e.verdict.outcome),
