@@ -64,6 +64,15 @@ def test_lines_of_a_list_have_names_of_their_own():
         assert all(other.strip() in lines.values() for other in q.others)
 
 
+@pytest.mark.parametrize(("make", "most"), [(hidden_facts, 25), (key_values, 4)])
+def test_a_text_hardly_exceeds_whole_blocks(make, most):
+    blocks = Ruler(WORDS.count, block=64)
+    for seed in range(6):
+        whole, fitted = (make(seed, 700, ruler).text for ruler in (WORDS, blocks))
+        assert (WORDS.count(fitted) - 2) % 64 < most
+        assert WORDS.count(whole) - 64 < WORDS.count(fitted) <= WORDS.count(whole)
+
+
 @pytest.mark.parametrize("make", [hidden_facts, key_values])
 def test_what_is_too_short_is_left_out(make):
     assert make(0, 40, WORDS) is None

@@ -66,6 +66,29 @@ class Ruler:
     reserve: int = 8
     """What begins a text, and tokens that come apart where texts are joined."""
 
+    block: int = 1
+    """Tokens of a text that are run once for all its questions come in blocks of so many."""
+
+    def fitted(self, parts: Sequence[str], more: Sequence[str], joint: str) -> list[str]:
+        """Return parts, the last left out where the text then exceeds whole blocks by less.
+
+        What exceeds them is run again with every answer to every question.
+
+        Args:
+            parts: of the text.
+            more: what else will stand in it.
+            joint: what stands between parts.
+        """
+        whole = self.count(joint.join([*parts, *more]))
+        kept, least = len(parts), (whole - _SLACK) % self.block
+        for number in range(len(parts) - 1, 0, -1):
+            count = self.count(joint.join([*parts[:number], *more]))
+            if count <= whole - self.block:
+                break
+            if (count - _SLACK) % self.block < least:
+                kept, least = number, (count - _SLACK) % self.block
+        return list(parts[:kept])
+
     def room(self, length: int, questions: Sequence[Question]) -> int:
         """Return the tokens that are left for a text before any of the questions."""
         ends = (q.begun + max((q.answer, *q.others), key=len) for q in questions)
@@ -76,6 +99,9 @@ NEEDLES = 4
 """Facts hidden in a text, and lines asked for of a list."""
 
 _CHOICES = 4
+
+_SLACK = 2
+"""Tokens by which counts may be off: what begins a text, and where facts stand in it."""
 
 _COLOURS = (
     "amber", "copper", "scarlet", "silver", "violet", "ivory", "turquoise", "crimson",
@@ -158,7 +184,7 @@ def hidden_facts(seed: int, length: int, ruler: Ruler) -> Haystack | None:
     needles = [_needle(name, things, codes, i) for i in range(NEEDLES)]
     questions = (*needles, _all_needles(name, things, codes, draw))
     room = ruler.room(length, questions) - sum(ruler.count(f"{fact} ") for fact in facts)
-    filler = list(_until(draw.sentences(), room, ruler.count))
+    filler = ruler.fitted(list(_until(draw.sentences(), room, ruler.count)), facts, " ")
     if len(filler) < NEEDLES:
         return None
     places = [round(len(filler) * (i + 0.5) / NEEDLES) for i in range(NEEDLES)]
@@ -175,7 +201,7 @@ def key_values(seed: int, length: int, ruler: Ruler) -> Haystack | None:
     draw, name = _Draw.of(seed, length, 1), f"list/{length}/{seed}"
     pairs = draw.pairs()
     room = ruler.room(length, [_line(name, pairs[:_CHOICES], 0, draw)])
-    lines = list(_until((f"{k}: {v}" for k, v in pairs), room, ruler.count))
+    lines = ruler.fitted(list(_until(map(": ".join, pairs), room, ruler.count)), (), "\n")
     if len(lines) < 2 * NEEDLES:
         return None
     there = pairs[: len(lines)]

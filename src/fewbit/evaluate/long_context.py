@@ -31,6 +31,7 @@ from fewbit.evaluate.subject import open_subject
 from fewbit.records.long_context import Recalled
 from fewbit.records.measurement import AxisResult
 from fewbit.runtime.native import available_cores
+from fewbit.runtime.step import PAGE
 from fewbit.tokens.tokenizer import Tokenizer
 
 SHORTEST = 256
@@ -115,7 +116,8 @@ class LongContextAxis:
     def _haystacks(self, limits: _Limits) -> Iterator[Haystack]:
         """Yield the texts of each length; one that is too short for its facts is left out."""
         reserve = _RESERVES[self.judge]
-        ruler = Ruler(lambda text: len(limits.tokenizer.encode(text, add_special=False)), reserve)
+        encode = limits.tokenizer.encode
+        ruler = Ruler(lambda text: len(encode(text, add_special=False)), reserve, PAGE)
         for divisor, count in _SHARES:
             for number in range(count):
                 for make in (hidden_facts, key_values):
