@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.evaluate.proportions import PairedCounts, paired_counts
-from fewbit.evaluate.statistics import bootstrap_ratio, resample
+from fewbit.evaluate.statistics import bootstrap_ratio, resample, studentized_ratio
 from fewbit.records.interval import Interval
 
 LEVEL = 0.95
@@ -43,6 +43,10 @@ def bca(draws: Values) -> Callable[[Data], Interval]:
     return lambda data: bootstrap_ratio(*data, draws).interval(LEVEL)
 
 
+def studentized(draws: Values) -> Callable[[Data], Interval]:
+    return lambda data: studentized_ratio(*data, draws).interval(LEVEL)
+
+
 def percentile(draws: Values) -> Callable[[Data], Interval]:
     def found(data: Data) -> Interval:
         resampled = np.sort((draws @ data[0]) / (draws @ data[1]))
@@ -56,7 +60,11 @@ def means() -> Iterator[Case]:
     """Skewed documents, as divergences are; their sizes vary with them in the last case."""
     for count in (12, 20, 40, 120):
         draws = resample(count)
-        methods = {"bca": bca(draws), "percentile": percentile(draws)}
+        methods = {
+            "studentized": studentized(draws),
+            "bca": bca(draws),
+            "percentile": percentile(draws),
+        }
 
         def even(rng: np.random.Generator, count: int = count) -> Data:
             return np.exp(0.7 * rng.standard_normal(count)), np.ones(count)

@@ -276,7 +276,7 @@ def test_far_over_a_margin_rejects_among_many_slices_and_few_clusters():
 
 
 def test_the_items_needed_would_decide_as_often_as_promised():
-    """A normal mean half-way to its margin: 80% of sets of that size decide; 300 sets, 3 errors."""
+    """A normal mean half-way to its margin: 80% of sets of that size decide; 100 sets, 3 errors."""
     rule, rng = gate((KL, 0.05)), np.random.default_rng(6)
     even = normal(0.0, 0.04, 20)
     (one,), _ = judge([axis(part(KL, items(0.04 + np.concatenate([even, -even]))))], rule)
@@ -288,9 +288,9 @@ def test_the_items_needed_would_decide_as_often_as_promised():
             [axis(part(KL, items(0.04 + 0.04 * rng.standard_normal(one.items_needed))))], rule
         ).outcome
         is A
-        for _ in range(300)
+        for _ in range(100)
     )
-    assert abs(decided / 300 - 0.8) < 3 * math.sqrt(0.16 / 300) + 0.02
+    assert abs(decided / 100 - 0.8) < 3 * math.sqrt(0.16 / 100)
 
 
 def test_a_figure_on_its_margin_needs_more_items_than_there_could_be():
@@ -300,20 +300,17 @@ def test_a_figure_on_its_margin_needs_more_items_than_there_could_be():
 
 
 def test_at_the_margin_the_gate_accepts_and_rejects_rarely():
-    """True figure on the margin, skewed items: at most 2.5% each way, here of 300 sets.
-
-    Log-normal items, sigma 0.7: of 40, the expanded BCa bound errs 3.4% (docs/log.md).
-    """
+    """True figure on the margin, skewed items, 200 sets: the bounds err 3.4% above, 1.2% below."""
     rng, truth = np.random.default_rng(7), math.exp(0.7**2 / 2)
     found = [
         verdict(
             [axis(part(KL, items(np.exp(0.7 * rng.standard_normal(40)))))], gate((KL, truth))
         ).outcome
-        for _ in range(300)
+        for _ in range(200)
     ]
-    assert found.count(A) <= 300 * 0.05 + 3 * math.sqrt(300 * 0.05 * 0.95)
-    assert found.count(R) <= 300 * 0.025 + 3 * math.sqrt(300 * 0.025 * 0.975)
-    assert found.count(I) > 250
+    assert found.count(A) <= 200 * 0.034 + 3 * math.sqrt(200 * 0.034)
+    assert found.count(R) <= 200 * 0.012 + 3 * math.sqrt(200 * 0.012)
+    assert found.count(I) > 170
 
 
 def test_reasons_are_sentences_the_deciding_ones_first():

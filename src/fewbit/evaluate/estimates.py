@@ -1,6 +1,7 @@
 """Items of a slice become figures that can be held to a margin: each kind by what covers best.
 
-Means, perplexities and ratios are resampled by cluster. A difference of proportions is Tango's,
+Means and perplexities are resampled by cluster with their deviations, since divergences are skewed;
+ratios of seconds and bytes, of a few turns, by BCa. A difference of proportions is Tango's,
 less by the design effect of its clusters: resampling cannot vary where no item differs, and hardly
 varies where few do. Simulated coverage of all of them stands in docs/log.md.
 """
@@ -8,7 +9,7 @@ varies where few do. Simulated coverage of all of them stands in docs/log.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,10 +20,10 @@ from fewbit.errors import FaultError, NumericalError
 from fewbit.evaluate.proportions import paired_counts
 from fewbit.evaluate.statistics import (
     MINIMUM_DOCUMENTS,
-    Bootstrap,
     bootstrap_ratio,
     exponential,
     resample,
+    studentized_ratio,
 )
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
@@ -165,25 +166,30 @@ def _estimate(
 ) -> Estimate:
     weights = columns.weights
     if measure is Measure.RATIO:
-        return _resampled(columns, harmed, base, draws)
+        return _resampled(bootstrap_ratio, columns, harmed, base, draws)
     even = bool((weights == weights[0]).all())
     alone = columns.count == len(weights)
     if measure is Measure.PROPORTION and even and (alone or columns.count >= MINIMUM_DOCUMENTS):
         return paired_counts(harmed - base, columns.clusters)
-    found = _resampled(columns, weights * (harmed - base), weights, draws)
+    resampled = bootstrap_ratio if measure is Measure.PROPORTION else studentized_ratio
+    found = _resampled(resampled, columns, weights * (harmed - base), weights, draws)
     return Exponential(found) if measure is Measure.PERPLEXITY else found
 
 
 def _resampled(
-    columns: _Columns, numerators: Values, denominators: Values, draws: Draws
-) -> Bootstrap | Unbounded:
+    how: Callable[[Values, Values, Values], Estimate],
+    columns: _Columns,
+    numerators: Values,
+    denominators: Values,
+    draws: Draws,
+) -> Estimate:
     top, bottom = (
         np.bincount(columns.clusters, weights=values).astype(np.float64)
         for values in (numerators, denominators)
     )
     if columns.count < MINIMUM_DOCUMENTS:
         return Unbounded(float(top.sum() / bottom.sum()))
-    return bootstrap_ratio(top, bottom, draws.of(columns.count))
+    return how(top, bottom, draws.of(columns.count))
 
 
 @dataclass(frozen=True)
