@@ -109,11 +109,11 @@ def test_texts_are_continued_and_conversations_are_answered():
     assert asked.scored[0] == (({"role": "user", "content": "context 0"},), ("yes", "no"))
 
 
-def test_without_a_template_prompts_are_continued_and_that_is_noted():
-    source = Scripted(template="")
-    result = run(TasksAxis(ALL), scripted_arms(source, Scripted(template="")))
-    assert {ask.prompt for ask in source.asks} == {"say 0", "say 1", "say 2", "speak"}
-    assert "no chat template: the prompts of generations, instructionss" in result.notes[0]
+def test_the_source_decides_how_every_arm_is_asked():
+    """A server that does not show its template has one; arms that are asked apart pair nothing."""
+    hidden = Scripted(template="")
+    result = run(TasksAxis(ALL), scripted_arms(Scripted(), hidden))
+    assert {type(ask.prompt) for ask in hidden.asks} == {tuple} and result.notes == ()
 
 
 def test_what_is_kept_is_not_asked_again(tmp_path):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from fewbit.errors import FewbitError
-from fewbit.evaluate.arms import Arms, Role, Room
+from fewbit.evaluate.arms import Arms, LocalParty, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.evaluate.tasks_asking import ask_task, is_complete, outcomes
 from fewbit.evaluate.tasks_items import ChoiceItem, Item
-from fewbit.evaluate.tasks_spec import PromptKind, Task
+from fewbit.evaluate.tasks_spec import Task
 from fewbit.records.answers import AnswererFacts
 from fewbit.records.tasks import TaskOutcome
 
@@ -55,32 +55,59 @@ def ask_arms(tasks: Sequence[Task], arms: Arms, progress: Progress, *, floor: bo
         RequestError, MissingError, NumericalError: as `ask_task`; the message names the arm.
     """
     found: dict[Role, list[Mapping[str, TaskOutcome]]] = {}
-    facts = []
+    facts: list[AnswererFacts] = []
+    asked: Sequence[Task] = ()
     for role in arms.roles:
         if floor or role is not Role.FLOOR:
             with _named(role):
-                found[role], its_facts = _ask_arm(tasks, role, arms, progress)
+                decide = (
+                    partial(_asked, tasks, arms) if role is Role.SOURCE else partial(_as, asked)
+                )
+                asked, found[role], its_facts = _ask_arm(
+                    decide, room_of(tasks), role, arms, progress
+                )
             facts.append(its_facts)
     paired = tuple(
         Outcomes(task, {role: of_tasks[i] for role, of_tasks in found.items()})
-        for i, task in enumerate(tasks)
+        for i, task in enumerate(asked)
     )
-    return Asked(paired, tuple(facts), _notes(tasks, facts))
+    return Asked(paired, tuple(facts), _notes(tasks, asked))
+
+
+_Decide = Callable[[AnswererFacts], Sequence[Task]]
+"""Says how tasks are asked, once it is known what answers."""
+
+
+def _as(asked: Sequence[Task], _: AnswererFacts) -> Sequence[Task]:
+    return asked
+
+
+def _asked(tasks: Sequence[Task], arms: Arms, facts: AnswererFacts) -> Sequence[Task]:
+    """Return the tasks as every arm is asked them; the source decides, so that arms are paired.
+
+    Those that leave it open are asked as texts where the source has no chat template. A server
+    that does not show its template is taken to have one.
+    """
+    if facts.template or not isinstance(arms.parties[Role.SOURCE], LocalParty):
+        return tasks
+    return [task.as_text() if task.spec.prompt is None else task for task in tasks]
 
 
 def _ask_arm(
-    tasks: Sequence[Task], role: Role, arms: Arms, progress: Progress
-) -> tuple[list[Mapping[str, TaskOutcome]], AnswererFacts]:
+    decide: _Decide, room: Room, role: Role, arms: Arms, progress: Progress
+) -> tuple[Sequence[Task], list[Mapping[str, TaskOutcome]], AnswererFacts]:
     told = arms.kept(role, fingerprint(_FACTS))
     facts = told.read(AnswererFacts).get(_FACTS)
-    if facts is None or not all(is_complete(t, k) for t, k in _kept(tasks, role, arms, facts)):
-        with arms.open(role, room_of(tasks)) as arm:
+    tasks = () if facts is None else decide(facts)
+    if facts is None or not all(is_complete(t, k) for t, k in _kept(tasks, role, arms)):
+        with arms.open(role, room) as arm:
             facts = arm.answerer.facts
             told.add(_FACTS, facts)
-            for task, kept in _kept(tasks, role, arms, facts):
+            tasks = decide(facts)
+            for task, kept in _kept(tasks, role, arms):
                 what, count = f"{role.value}: {task.spec.name}", len(task.items)
                 ask_task(task, arm.answerer, kept, partial(_tell, progress, what, count))
-    return [outcomes(task, kept) for task, kept in _kept(tasks, role, arms, facts)], facts
+    return tasks, [outcomes(task, kept) for task, kept in _kept(tasks, role, arms)], facts
 
 
 def room_of(tasks: Sequence[Task]) -> Room:
@@ -97,24 +124,15 @@ def _bytes(item: Item) -> int:
     return len(item.prompt.encode())
 
 
-def _kept(
-    tasks: Sequence[Task], role: Role, arms: Arms, facts: AnswererFacts
-) -> list[tuple[Task, Kept]]:
-    """Return the tasks as this arm is asked them, with what is kept of each."""
-    asked = [task.as_text() if _falls_back(task, facts) else task for task in tasks]
-    return [(task, arms.kept(role, task.fingerprint)) for task in asked]
+def _kept(tasks: Sequence[Task], role: Role, arms: Arms) -> list[tuple[Task, Kept]]:
+    return [(task, arms.kept(role, task.fingerprint)) for task in tasks]
 
 
-def _falls_back(task: Task, facts: AnswererFacts) -> bool:
-    """Return whether a task that leaves it open is asked as text, for want of a template."""
-    return not facts.template and task.spec.prompt is None
-
-
-def _notes(tasks: Sequence[Task], facts: Sequence[AnswererFacts]) -> tuple[str, ...]:
+def _notes(tasks: Sequence[Task], asked: Sequence[Task]) -> tuple[str, ...]:
     names = [
         task.spec.name
-        for task in tasks
-        if task.spec.asked_as is PromptKind.CHAT and any(_falls_back(task, f) for f in facts)
+        for task, other in zip(tasks, asked, strict=True)
+        if task.spec.asked_as is not other.spec.asked_as
     ]
     if not names:
         return ()
