@@ -145,6 +145,7 @@ def render(template: str, title: str, **values: object) -> str:
         by_kernel=kernel_rows,
         count="{:,}".format,
         lines=_lines,
+        unbroken=_unbroken,
         kind=lambda block: type(block).__name__,
         means=MEANS.__getitem__,
         loop_means=_LOOP_MEANS.__getitem__,
@@ -158,6 +159,13 @@ def _cell(figure: Interval, margin: float | None = None) -> Markup:
     """Return a table cell's content: the figure, and its bounds in small print under it."""
     value, _, bounds = describe(figure, margin).partition(" ")
     return Markup("{}<small>{}</small>").format(value, bounds)
+
+
+def _unbroken(said: str) -> Markup:
+    """Return a figure in words whose value and whose bounds are not broken over lines."""
+    value, bracket, bounds = said.partition("[")
+    shape = Markup('<span class="unbroken">{}</span> <span class="unbroken">{}</span>')
+    return shape.format(value.strip(), bracket + bounds)
 
 
 def _lines(said: str) -> Markup:

@@ -117,7 +117,7 @@ def _floor(strip: Strip) -> list[Markup]:
         return []
     low, value, high = (_place(strip, v) for v in _bounds(strip.floor))
     hint = f"noise floor: {number(strip.floor.value)}"
-    triangle = mark(value, _MIDDLE + 14, "source", hint)
+    triangle = mark(value, _MIDDLE + 14, "noise", hint)
     if high - low < _NARROW:  # under the triangle it could not be seen
         return [triangle]
     return [rect(Box(low, _MIDDLE + 18, high - low, 2), "floor", hint), triangle]

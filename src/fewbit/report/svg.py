@@ -19,7 +19,7 @@ _MARKS = {
     "ACCEPT": Markup('<circle r="6"/>'),
     "REJECT": Markup('<path d="M-5.5 -5.5h11v11h-11z"/>'),
     "INCONCLUSIVE": Markup('<path d="M0 -7.5l7 7.5l-7 7.5l-7 -7.5z"/>'),
-    "source": Markup('<path d="M0 -5l5.5 9h-11z"/>'),
+    "noise": Markup('<path d="M0 -5l5.5 9h-11z"/>'),
 }
 
 
@@ -121,7 +121,7 @@ def mark(x: float, y: float, shape: str, hint: str = "", said: str = "") -> Mark
     Args:
         x: its middle, across.
         y: its middle, down.
-        shape: an outcome's value, or `source`.
+        shape: an outcome's value, or `noise` for the noise floor.
         hint: what it stands for.
         said: at most two letters to write on it.
     """
