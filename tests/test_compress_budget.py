@@ -1,10 +1,13 @@
 """The loop within a budget, on tiny models: what is written, and how a stopped run goes on."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from test_compress import AXES, MEASURING, source  # noqa: F401 - fixture
+from tiny_subjects import letters
 
+from fewbit.calibrate.mix import CalibrationSettings, Ingredient
 from fewbit.compress import loop as module
 from fewbit.compress.loop import CompressSettings, compress
 from fewbit.errors import StoppedError, UsageError
@@ -58,6 +61,13 @@ def test_vllm_gets_an_export_that_was_measured_itself(tmp_path, source):  # noqa
 _ALL = module.all_steps
 
 
+def letters_file(folder):
+    path = folder / "letters.jsonl"
+    texts = letters(documents=40, characters=100).documents[20:]
+    path.write_text("\n".join(json.dumps({"text": d.text}) for d in texts))
+    return path
+
+
 def module_steps(*arguments, **options):
     """Return rounding and raising alone."""
     steps = _ALL(*arguments, **options)
@@ -107,6 +117,27 @@ def test_a_stopped_run_goes_on_with_what_it_had(tmp_path, source, monkeypatch): 
     stored = (tmp_path / "out" / "report.json").read_bytes()
     assert from_json(CompressReport, stored, name="report") == report
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_recipes_of_one_s_own_are_held_to_the_budget_and_none_is_foreseen(tmp_path, source):  # noqa: F811
+    recipes = "rtn-int2-g32", "rtn-int8-g32"
+    report = compress(source, tmp_path / "out", AXES, settings("9bpw", recipes=recipes))
+    assert [a.recipe for a in report.attempts] == list(recipes)
+    with pytest.raises(UsageError, match=r"None of the recipes lies within 4bpw\. rtn-int8-g32"):
+        compress(source, tmp_path / "no", AXES, settings("4bpw", recipes=recipes[1:]))
+
+
+def test_a_transformed_model_is_still_the_same_after_an_export(tmp_path, source, monkeypatch):  # noqa: F811
+    awq = [
+        step for step in _ALL("int4-g32", "vllm", "20bpw", tuning=False) if "awq-int4" in step.name
+    ]
+    monkeypatch.setattr(module, "all_steps", lambda *_, **__: awq)
+    mix = (Ingredient(str(letters_file(tmp_path))),)
+    text = CalibrationSettings(mix=mix, windows=4, length=48, threads=1)
+    chosen = settings("20bpw", runtime="vllm", text=text)
+    report = compress(source, tmp_path / "out", AXES, chosen)
+    declared = report.attempts[0].evaluation.identity.declared
+    assert {change.change for change in declared} == {"awq"}
 
 
 def test_a_budget_that_nothing_fits_is_refused_with_what_the_smallest_takes(tmp_path, source):  # noqa: F811

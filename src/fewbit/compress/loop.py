@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ from fewbit.compress.steps import (
     reason_to_leave_out,
     tuned,
 )
-from fewbit.errors import BadFileError, OutputError
+from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.evaluate.kept import fingerprint
@@ -164,7 +165,7 @@ class _Run:
         """The claim on the output."""
         return self.workshop.job
 
-    @property
+    @cached_property
     def uniform(self) -> tuple[str, Budget]:
         """The largest format within the budget; raises as `format_within`."""
         assert self.settings.budget is not None
@@ -186,22 +187,22 @@ class _Run:
         if self.settings.budget is None:
             return self._planned(step, None)
         form, budget = self.uniform
+        if self.settings.recipes is not None:  # of which nothing is foreseen
+            return self._planned(step, budget)
         reason = reason_to_leave_out(step, tried, last=last)
         if reason:
             return untried(step.name, reason)
+        found: Step | str = step
+        settings = None
         if step.kind is Kind.ALLOCATED:
-            allocated, settings = self.workshop.allocate(step, self.settings.budget, form)
-            return self._planned(allocated, budget, settings)
-        if step.kind is Kind.TUNED:
-            return self._planned(tuned(step, tried), budget)
-        if step.kind is Kind.RAISED:
+            found, settings = self.workshop.allocate(step, self.settings.budget, form)
+        elif step.kind is Kind.TUNED:
+            found = tuned(step, tried)
+        elif step.kind is Kind.RAISED:
             found = raised(step, tried, self.settings.runtime, self.workshop.fits(budget))
-            return (
-                untried(step.name, found)
-                if isinstance(found, str)
-                else self._planned(found, budget)
-            )
-        return self._planned(step, budget)
+        if isinstance(found, str):
+            return untried(step.name, found)
+        return self._planned(found, budget, settings)
 
     def _planned(
         self, step: Step, budget: Budget | None, settings: QuantizeSettings | None = None
@@ -262,6 +263,9 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
         if attempt.evaluation.verdict.outcome is Outcome.ACCEPT:
             break
         _clear(run, tried)
+    if not tried:
+        reasons = " ".join(f"{u.recipe}: {u.reason}" for u in left_out[:3])
+        raise UsageError(f"None of the recipes lies within {run.wanted.budget}. {reasons}")
     return tried, left_out
 
 
