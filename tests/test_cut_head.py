@@ -74,7 +74,6 @@ def test_a_written_one_keeps_its_ids_and_opens_only_as_a_draft(tmp_path):
     "command",
     [
         ("generate", "-p", "a"),
-        ("inspect",),
         ("bench",),
         ("export", "--to", "gguf", "--plan"),
         ("quantize", "--recipe", "rtn-q4_0", "--plan"),
@@ -149,3 +148,11 @@ def test_the_hash_of_a_cut_head_is_that_of_the_whole(tmp_path):
     assert cut.checkpoint.digest("output.weight") == whole
     assert digest(cut.checkpoint.read("output.weight")) != whole
     assert KEPT == "fewbit.draft.kept"
+
+
+@pytest.mark.parametrize("options", [(), ("--kernels",)], ids=["facts", "kernels"])
+def test_what_a_prepared_draft_is_can_be_looked_at(tmp_path, capsys, options):
+    cut = cut_head(open_model(model(tmp_path, "llama")), KEEP, "big")
+    path = written(tmp_path / "small.gguf", cut)
+    assert run(["inspect", str(path), *options]) == 0
+    assert "small" in capsys.readouterr().out

@@ -36,7 +36,9 @@ class Speculative:
         settings = RunSettings(
             threads=chosen.threads, context=chosen.context, sequences=chosen.sequences
         )
-        self._settings = chosen_draft(chosen.draft, chosen.longest).target_settings(settings)
+        self._settings = chosen_draft(chosen.draft or "none", chosen.longest).target_settings(
+            settings
+        )
         self._loaded = load_model(Path(chosen.model), self._settings)
         self._longest = chosen.longest
         self._opened: dict[str, tuple[OpenedDraft, str]] = {}
