@@ -188,3 +188,24 @@ def test_one_text_is_read_for_trials_and_not_one_for_each(monkeypatch):
     assert len(texts_read_for_trials(monkeypatch)) == 1
     monkeypatch.setattr(LengthController, "_followed", lambda self, asks, curves: curves)
     assert len(texts_read_for_trials(monkeypatch)) > 1
+
+
+def share_of_longer_drafts():
+    """Of drafts, when the second token of the first long one is wrong and every other right."""
+    missed = []
+
+    def chance(sequence, position, index):
+        if index == 1 and not missed:
+            missed.append(position)
+            return 0.0
+        return 1.0
+
+    _, records, _ = serve(LARGE, chance, tokens=200)
+    first, second, *_ = [p.proposed for p in records[0].draft.positions]
+    return second / first
+
+
+def test_one_rejection_does_not_keep_drafts_short(monkeypatch):
+    assert share_of_longer_drafts() > 0.5
+    monkeypatch.setattr(survival, "_OVERALL_WEIGHT", 1.0)
+    assert share_of_longer_drafts() < 0.4
