@@ -292,8 +292,7 @@ void bind_executor(nb::module_& module) {
           },
           arg("program"), arg("pages"), arg("pool"), arg("isa"))
       .def(nb::init<const Program&, const Executor&>(), arg("program"), arg("beside"))
-      .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"),
-           arg("given") = nb::list())
+      .def("step", &run_step, arg("tokens"), arg("spans"), arg("wanted"), arg("given") = nb::list())
       .def("run", &run_segment, arg("tokens"), arg("spans"), arg("wanted"), arg("given"),
            arg("results"))
       .def("tap", &read_tap, arg("buffer"))
