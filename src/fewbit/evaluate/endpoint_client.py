@@ -155,8 +155,13 @@ class Client:
 
 
 def _network(*, secure: bool) -> httpx2.HTTPTransport:
-    """Return what carries requests; certificates, slow to load, are loaded where they are used."""
-    return httpx2.HTTPTransport(verify=secure, retries=_CONNECTIONS_TRIED)
+    """Return what carries requests; certificates, slow to load, are loaded where they are used.
+
+    Every request has a connection of its own: a server that closes an idle one just when the next
+    request is sent on it (llama-server does, after 5 s) would fail that request.
+    """
+    alone = httpx2.Limits(max_keepalive_connections=0)
+    return httpx2.HTTPTransport(verify=secure, retries=_CONNECTIONS_TRIED, limits=alone)
 
 
 def _pause(response: httpx2.Response, waited: int) -> float:
