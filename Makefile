@@ -28,7 +28,7 @@ test-interop: .venv/interop  ## the tests against torch, transformers, compresse
 	$(BIN)/python -m pytest -m interop --timeout 600
 
 test-report: .venv/dev  ## pages in headless Chromium: nothing fetched, charts drawn, phones, paper
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser tests/test_browser_report.py
 
 report-images: .venv/dev  ## the README's screenshots, from a record (RECORD=evaluation.json)
 	$(BIN)/python benchmarks/report_images.py $(RECORD)
