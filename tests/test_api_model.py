@@ -19,6 +19,7 @@ from fewbit.errors import (
     RequestError,
     UsageError,
 )
+from fewbit.model.weights import ModelSource
 from fewbit.records.generation import FinishReason
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -351,3 +352,49 @@ def test_a_weight_that_is_nan_is_found_at_the_first_token(tmp_path):
             model.generate("abc")
         with pytest.raises(NumericalError, match="position 0"):
             model.logits([1, 2])
+
+
+def test_two_drafts_a_text_and_measured_costs(folder, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("hello hello again\n" * 20)
+    drafting = {"draft": f"suffix+{folder}", "draft_text": text, "draft_costs": "measured"}
+    with fewbit.load(folder) as plain, fewbit.load(folder, draft_tokens=3, **drafting) as it:
+        before, after = (m.generate("hello hello", max_tokens=12) for m in (plain, it))
+    assert (after.text, after.tokens) == (before.text, before.tokens)
+    assert after.record.draft.draft == f"suffix+{folder.name}"
+    assert after.record.draft.longest == 3
+
+
+def test_a_text_of_a_grammar_with_any_draft(folder):
+    digits = fewbit.Grammar(fewbit.GrammarKind.REGEX, "[0-9]{5}")
+    for draft in ("none", "ngram"):
+        with fewbit.load(folder, draft=draft) as model:
+            said = model.generate("12345 12345", grammar=digits).text
+            assert said.isdecimal()
+            assert len(said) == 5
+    with fewbit.load(folder) as model, pytest.raises(RequestError, match="grammar is of type str"):
+        model.generate("a", grammar="[0-9]")
+
+
+def test_a_draft_that_fails_leaves_no_target_open(folder, monkeypatch):
+    closed = []
+    monkeypatch.setattr(ModelSource, "close", lambda self: closed.append(self.path))
+    with pytest.raises(UsageError, match="choose from 1 to"):
+        fewbit.load(folder, draft="exit:99")
+    assert closed == [folder]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"draft": "ngram+"}, "nothing behind the plus"),
+        ({"draft": "ngram", "draft_text": "x.txt"}, "looks at no other text"),
+        ({"draft": "suffix", "draft_text": 3}, "draft_text is of type int"),
+        ({"draft": "ngram", "draft_tokens": 0}, "at least 1"),
+        ({"draft": "ngram", "draft_tokens": "8"}, "give a whole number"),
+        ({"draft": "ngram", "draft_costs": "guessed"}, "choose learned or measured"),
+    ],
+)
+def test_what_cannot_be_of_a_draft_is_refused(folder, fields, words):
+    with pytest.raises(UsageError, match=words):
+        fewbit.load(folder, **fields)
