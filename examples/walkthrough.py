@@ -31,7 +31,7 @@ TASKS = ("grammar", "word-problems")
 
 AXES: tuple[Axis, ...] = (
     MemoryAxis(),
-    SpeedAxis(),
+    SpeedAxis(turns=6),
     TasksAxis(tuple(task for task in built_in_tasks() if task.spec.name in TASKS)),
 )
 
