@@ -33,7 +33,7 @@ def gate(items=12):
     return Gate(
         slices=(
             SliceRule(match="language/kl", margin=0.05, **limits),
-            SliceRule(match="language/perplexity", margin=1.03, **limits),
+            SliceRule(match="language/perplexity", margin=1.2, **limits),
         )
     )
 

@@ -25,7 +25,7 @@ from fewbit.records.outcome import Outcome
 GATE = Gate(
     slices=(
         SliceRule(match="language/kl", margin=0.05, minimum_items=12, excess=False),
-        SliceRule(match="language/perplexity", margin=1.03, minimum_items=12, excess=False),
+        SliceRule(match="language/perplexity", margin=1.2, minimum_items=12, excess=False),
     )
 )
 SETTINGS = EvaluationSettings(executor="reference", threads=1, gate=GATE, floor=False)
