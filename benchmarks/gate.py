@@ -38,8 +38,8 @@ from fewbit.records.outcome import Outcome
 POPULATION = 96
 """Windows scored of each candidate; the text has one window for every document at first."""
 
-SIZES = {"language/kl": 40}
-"""Documents of a set where more were measured: as many as an evaluation has by default."""
+SIZES = {"language/kl/prose": 20, "language/kl/code": 20}
+"""Documents of a set: as many as an evaluation has by default, whatever was measured."""
 
 AXES = ("language", "kernels", "numerics")
 

@@ -12,11 +12,13 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 from msgspec.structs import replace
 from scipy.stats import binomtest
 
+from fewbit.evaluate.declared import subjects
 from fewbit.evaluate.estimates import Draws
 from fewbit.evaluate.gate import judge
 from fewbit.records.gate import Gate
@@ -71,7 +73,7 @@ def judged(
         sets: how many sets.
         seed: of the draws.
     """
-    populations = [Population(axis, sizes) for axis in axes]
+    populations = [Population(axis, sizes) for axis in held(axes, gate)]
     return verdicts(lambda rng: [p.drawn(rng) for p in populations], gate, sets, seed)
 
 
@@ -130,6 +132,39 @@ class Population:
 
 def _with(found: Slice, items: list[Item]) -> Slice:
     return replace(found, items=tuple(items))
+
+
+def held(axes: Sequence[AxisResult], gate: Gate) -> list[AxisResult]:
+    """Return what decides a verdict: slices with a margin, their items against what it is held to.
+
+    Verdicts are the same, and found in a fraction of the time.
+    """
+    kept = {
+        one.slice.name: one.rule is None or one.rule.excess
+        for one in subjects(axes, gate)
+        if one.rule is not None or _pooled(one.slice.name, gate)
+    }
+    return [
+        replace(
+            axis,
+            slices=tuple(
+                _against_floor(found) if kept[found.name] else found
+                for found in axis.slices
+                if found.name in kept
+            ),
+        )
+        for axis in axes
+    ]
+
+
+def _pooled(name: str, gate: Gate) -> bool:
+    return any(rule.pool and fnmatchcase(name, rule.match) for rule in gate.slices)
+
+
+def _against_floor(found: Slice) -> Slice:
+    if any(item.floor is None for item in found.items):
+        return found
+    return _with(found, [replace(i, source=i.floor, floor=None) for i in found.items])
 
 
 def at_margin(axes: Sequence[AxisResult], gate: Gate, name: str) -> Gate:

@@ -71,6 +71,18 @@ def test_slices_without_a_common_cluster_are_drawn_apart(benchmark):
     }
 
 
+def test_what_decides_is_kept_and_decides_the_same(benchmark):
+    found = measured(0.06, names=(KL, "language/x"))
+    floors = tuple(replace(i, floor=0.02) for i in found.slices[0].items)
+    axes = [replace(found, slices=(replace(found.slices[0], items=floors), found.slices[1]))]
+    kept = benchmark["resampling"].held(axes, GATE)
+    assert [s.name for s in kept[0].slices] == [KL]
+    (whole, _), said = judge(axes, GATE)
+    (one,), also = judge(kept, GATE)
+    assert one.figure == whole.excess
+    assert also.outcome is said.outcome
+
+
 def test_on_its_margin_a_truth_is_rarely_decided(benchmark):
     axes = [measured(0.1)]
     gate = benchmark["resampling"].at_margin(axes, GATE, KL)
