@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,6 +131,13 @@ def _margin(report: CompressReport) -> float | None:
 
 def render(template: str, title: str, **values: object) -> str:
     """Return a page from a template of ours, which may use the charts and filters below."""
+    page = _environment().get_template(template)
+    return page.render(title=title, version=__version__, **values)
+
+
+@cache
+def _environment() -> Environment:
+    """Return what compiles templates; each is compiled once."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -151,8 +159,7 @@ def render(template: str, title: str, **values: object) -> str:
         loop_means=_LOOP_MEANS.__getitem__,
         declared=_declared,
     )
-    page = environment.get_template(template)
-    return page.render(title=title, version=__version__, **values)
+    return environment
 
 
 def _cell(figure: Interval, margin: float | None = None) -> Markup:
