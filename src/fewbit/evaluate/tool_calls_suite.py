@@ -133,22 +133,22 @@ _SHOP = (
         "order_goods",
         "Order goods from the supplier.",
         {"item": _GOODS, "count": _whole("How many.", 12, 30, 5, 48)},
-        ("Order {count} of the item {item}.", "We need {count} more of the item {item}; order it."),
+        ("Order {count} of '{item}'.", "We need {count} more of '{item}'; order it."),
     ),
     _Function(
         "set_price",
         "Set the price of an item.",
         {"item": _GOODS, "euros": _number("Price in euros.", 3.5, 12, 7.25, 20)},
         (
-            "Set the price of the item {item} to {euros} euros.",
-            "Sell the {item} for {euros} euros.",
+            "Set the price of '{item}' to {euros} euros.",
+            "Sell '{item}' for {euros} euros.",
         ),
     ),
     _Function(
         "count_stock",
         "Look up how many of an item are in stock.",
         {"item": _GOODS},
-        ("How many of the item {item} are in stock?", "Look up the stock of the item {item}."),
+        ("How many of '{item}' are in stock?", "Look up the stock of '{item}'."),
     ),
     _Function(
         "refund_order",
