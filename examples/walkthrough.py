@@ -26,8 +26,8 @@ from fewbit.records.memory_axis import MemoryDetails
 from fewbit.records.speed_axis import SpeedDetails, SpeedRate
 from fewbit.records.tasks import TasksDetails
 
-TASKS = ("grammar", "word-problems")
-"""One of choices, by their likelihood; one whose answers are written and read."""
+TASKS = ("grammar", "numbers")
+"""Multiple choice: the choice that is likelier is the answer."""
 
 AXES: tuple[Axis, ...] = (
     MemoryAxis(),

@@ -1,4 +1,4 @@
-"""The walk-through: its commands run (on a tiny model), and figures are those of the run."""
+"""The walk-through: its commands run (on a tiny model), and its table has the rows they print."""
 
 import re
 import runpy
@@ -28,6 +28,12 @@ def commands():
 @pytest.fixture(scope="module")
 def script():
     return runpy.run_path(str(ROOT / "examples" / "walkthrough.py"))
+
+
+def rows_of(text):
+    """Return the first cells of a Markdown table's rows, without numbers that may differ."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [re.sub(r"[0-9]+", "N", line.split("|")[1].strip()) for line in lines][1:]
 
 
 def test_the_page_has_a_command_for_each_step(commands):
@@ -67,9 +73,13 @@ def _few(axis):
     return replace(axis, tasks=tuple(replace(t, items=t.items[:3]) for t in axis.tasks))
 
 
+def test_the_page_shows_the_rows_that_its_command_prints(printed):
+    assert rows_of(PAGE.read_text()) == rows_of(printed)
+    assert "threads, fewbit" in printed
+
+
 def test_figures_are_those_of_the_run(script, printed):
     one, other = script["_bytes"]("x", 2_000_000, 500_000)[1:3]
     assert (one, other) == ("2.0 MB", "500.0 kB")
     assert script["_time"]("x", 0.5, 0.25)[1:] == ("500.0 ms", "250.0 ms", "0.50 x")
-    assert "threads, fewbit" in printed
     assert re.search(r"^\| files on disk \| [0-9.]+ kB \|", printed, re.MULTILINE)
