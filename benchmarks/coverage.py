@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.evaluate.proportions import PairedCounts, paired_counts
-from fewbit.evaluate.statistics import bootstrap_ratio, resample, studentized_ratio
+from fewbit.evaluate.gating.bootstrap import bootstrap_ratio, resample, studentized_ratio
+from fewbit.evaluate.gating.proportions import PairedCounts, paired_counts
 from fewbit.records.interval import Interval
 
 LEVEL = 0.95

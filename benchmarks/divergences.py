@@ -22,7 +22,7 @@ import numpy as np
 from figures import Values
 from numpy.typing import NDArray
 
-from fewbit.evaluate.divergence import compare
+from fewbit.evaluate.language.divergence import compare
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.tokenizer import tokenizer_of
 from fewbit.model.weights import open_model

@@ -16,7 +16,7 @@ import torch
 from divergences import Windows, kept_values, state_of
 from figures import Values
 
-from fewbit.evaluate.divergence import compare
+from fewbit.evaluate.language.divergence import compare
 from fewbit.model.binding import is_vector
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import open_model

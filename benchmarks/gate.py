@@ -29,7 +29,7 @@ from fewbit.errors import IdentityError, NumericalError
 from fewbit.evaluate.axes import AxisOptions, axes_named
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
-from fewbit.evaluate.gate_file import DEFAULT
+from fewbit.evaluate.gating.file import DEFAULT
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
 from fewbit.records.measurement import AxisResult, Finding

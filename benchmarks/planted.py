@@ -23,9 +23,9 @@ from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.evaluate.answers import GREEDY, Ask, Prompt
 from fewbit.evaluate.arms import Role, Room, local_party
-from fewbit.evaluate.kernel_axis import kernel_findings
+from fewbit.evaluate.machine.kernel_axis import kernel_findings
 from fewbit.evaluate.subject import open_subject
-from fewbit.evaluate.tool_calls_sampling import sampling_asks, sampling_findings
+from fewbit.evaluate.tools.sampling import sampling_asks, sampling_findings
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.model.weights import open_model

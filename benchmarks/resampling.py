@@ -18,9 +18,9 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.stats import binomtest
 
-from fewbit.evaluate.declared import subjects
-from fewbit.evaluate.estimates import Draws
-from fewbit.evaluate.gate import judge
+from fewbit.evaluate.gating.declared import subjects
+from fewbit.evaluate.gating.estimates import Draws
+from fewbit.evaluate.gating.gate import judge
 from fewbit.records.gate import Gate
 from fewbit.records.measurement import AxisResult, Item, Slice
 from fewbit.records.outcome import Outcome

@@ -16,10 +16,10 @@ from pathlib import Path
 from fewbit.cli.pull import locate
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
-from fewbit.evaluate.memory_axis import MemoryAxis
-from fewbit.evaluate.speed_axis import SpeedAxis
-from fewbit.evaluate.tasks import TasksAxis
-from fewbit.evaluate.tasks_built_in import built_in_tasks
+from fewbit.evaluate.machine.memory_axis import MemoryAxis
+from fewbit.evaluate.machine.speed_axis import SpeedAxis
+from fewbit.evaluate.tasks.axis import TasksAxis
+from fewbit.evaluate.tasks.built_in import built_in_tasks
 from fewbit.records.evaluation import Evaluation
 from fewbit.records.figures import size
 from fewbit.records.memory_axis import MemoryDetails

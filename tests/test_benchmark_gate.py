@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from fewbit.evaluate.gate import judge
+from fewbit.evaluate.gating.gate import judge
 from fewbit.records.gate import Gate, SliceRule
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.records.outcome import Outcome

@@ -9,7 +9,7 @@ from test_endpoint import engine_server, routes
 from tiny_subjects import TEMPLATE, write_subject
 
 from fewbit.cli.app import run
-from fewbit.evaluate.endpoint_axis import EndpointAxis
+from fewbit.evaluate.endpoint.axis import EndpointAxis
 from fewbit.evaluate.subject import open_subject
 from fewbit.records.base import from_json
 from fewbit.records.evaluation import Evaluation
@@ -36,7 +36,7 @@ def test_a_server_is_measured_and_what_could_not_be_checked_is_said(
     model, shown, tmp_path, monkeypatch
 ):
     short = partial(EndpointAxis, prompts={"chat": ("Hi?",)}, tokens=4, top=9)
-    monkeypatch.setattr("fewbit.evaluate.endpoint_evaluation.EndpointAxis", short)
+    monkeypatch.setattr("fewbit.evaluate.endpoint.evaluation.EndpointAxis", short)
     monkeypatch.setenv("FEWBIT_TEST_KEY", SECRET)
     json, html = tmp_path / "e.json", tmp_path / "e.html"
     chat = engine_server(open_subject(Path(model)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fewbit.evaluate.divergence import compare, concatenate, first_not_finite
+from fewbit.evaluate.language.divergence import compare, concatenate, first_not_finite
 
 
 def slow(p_logits, q_logits):

@@ -6,7 +6,7 @@ from test_divergence import of_16_bits
 from test_export_interop import TOKENS, exported, llama_cpp_logits, our_logits
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
-from fewbit.evaluate.divergence import compare
+from fewbit.evaluate.language.divergence import compare
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find

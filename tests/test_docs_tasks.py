@@ -10,11 +10,11 @@ from asked_arms import Scripted, no_progress, scripted_arms
 from tiny_subjects import sharp_weights, write_subject
 
 from fewbit.cli import app
-from fewbit.evaluate.ifeval import INSTRUCTIONS
-from fewbit.evaluate.tasks import TasksAxis
-from fewbit.evaluate.tasks_built_in import built_in_tasks
-from fewbit.evaluate.tasks_formats import FORMATS
-from fewbit.evaluate.tasks_spec import RULES, TaskSpec, read_task, read_tasks
+from fewbit.evaluate.tasks.axis import TasksAxis
+from fewbit.evaluate.tasks.built_in import built_in_tasks
+from fewbit.evaluate.tasks.formats import FORMATS
+from fewbit.evaluate.tasks.ifeval import INSTRUCTIONS
+from fewbit.evaluate.tasks.spec import RULES, TaskSpec, read_task, read_tasks
 from fewbit.records.base import from_json
 from fewbit.records.evaluation import Evaluation
 

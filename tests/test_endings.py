@@ -1,6 +1,6 @@
 import pytest
 
-from fewbit.evaluate.endings import repeated_call, repeated_end
+from fewbit.evaluate.tools.endings import repeated_call, repeated_end
 
 
 def slow_repeated_end(text):

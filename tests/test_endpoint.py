@@ -7,13 +7,13 @@ from fewbit.engine.loaded import load_model
 from fewbit.errors import IdentityError, RequestError, UnsupportedError, UsageError
 from fewbit.evaluate.answers import Ask, EngineAnswerer
 from fewbit.evaluate.arms import Arms, Role, Room, local_party
-from fewbit.evaluate.endpoint import EndpointParty, endpoint_party
-from fewbit.evaluate.endpoint_axis import EndpointAxis, lower_bound
-from fewbit.evaluate.endpoint_client import Address, Client
-from fewbit.evaluate.endpoint_facts import probe_identity
-from fewbit.evaluate.endpoint_stream import heard
+from fewbit.evaluate.endpoint.answerer import EndpointParty, endpoint_party
+from fewbit.evaluate.endpoint.axis import EndpointAxis, lower_bound
+from fewbit.evaluate.endpoint.client import Address, Client
+from fewbit.evaluate.endpoint.facts import probe_identity
+from fewbit.evaluate.endpoint.stream import heard
 from fewbit.evaluate.subject import open_subject
-from fewbit.evaluate.tool_calls_forms import read_calls
+from fewbit.evaluate.tools.forms import read_calls
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import to_json
 from fewbit.records.generation import FinishReason

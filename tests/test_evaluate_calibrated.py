@@ -11,7 +11,7 @@ from fewbit.calibrate.mix import SAMPLES_TEXT
 from fewbit.calibrate.text import Half, collect, default_name, default_text, document, read_text
 from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.errors import UsageError
-from fewbit.evaluate.calibrated import refuse_calibrated, refuse_seen
+from fewbit.evaluate.language.calibrated import refuse_calibrated, refuse_seen
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.records.calibration import CalibrationText, ImportanceFacts

@@ -13,7 +13,7 @@ from fewbit.calibrate.text import collect, document, read_text
 from fewbit.errors import BadFileError, OutputError, UsageError
 from fewbit.evaluate.evaluation import EvaluationSettings
 from fewbit.evaluate.evaluation import evaluate as measure
-from fewbit.evaluate.language import LanguageAxis
+from fewbit.evaluate.language.axis import LanguageAxis
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from fewbit.errors import FaultError, NumericalError, UsageError
-from fewbit.evaluate.estimates import Draws
-from fewbit.evaluate.gate import holm, items_needed, judge, waived
+from fewbit.evaluate.gating.estimates import Draws
+from fewbit.evaluate.gating.gate import holm, items_needed, judge, waived
 from fewbit.records.gate import Gate, SliceRule, Waiver
 from fewbit.records.measurement import AxisResult, Finding, Item, Measure, Slice
 from fewbit.records.outcome import Outcome

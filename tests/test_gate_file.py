@@ -3,7 +3,7 @@
 import pytest
 
 from fewbit.errors import BadFileError, MissingError, UsageError
-from fewbit.evaluate.gate_file import DEFAULT, find_gate, read_gate, require_possible
+from fewbit.evaluate.gating.file import DEFAULT, find_gate, read_gate, require_possible
 from fewbit.records.gate import Gate, SliceRule, Waiver
 
 GATE = """

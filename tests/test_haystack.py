@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fewbit.evaluate.haystack import NEEDLES, Kind, Ruler, hidden_facts, key_values
+from fewbit.evaluate.long_context.haystack import NEEDLES, Kind, Ruler, hidden_facts, key_values
 
 WORDS = Ruler(lambda text: len(text.split()))
 

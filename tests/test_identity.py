@@ -12,8 +12,8 @@ from tiny_subjects import CONFIG, begin_with_bos, tokenizer, write_subject
 from tokenizers import pre_tokenizers
 
 from fewbit.errors import IdentityError
+from fewbit.evaluate.artefact.scan import scan
 from fewbit.evaluate.identity import Subject, check_identity
-from fewbit.evaluate.scan import scan
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fewbit.errors import BadFileError, UnsupportedError
-from fewbit.evaluate.ifeval import (
+from fewbit.evaluate.tasks.ifeval import (
     INSTRUCTIONS,
     Instruction,
     checked_instruction,

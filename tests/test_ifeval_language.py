@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fewbit.evaluate.ifeval_language import LANGUAGES, is_mostly_latin, language_of
+from fewbit.evaluate.tasks.ifeval_language import LANGUAGES, is_mostly_latin, language_of
 
 TEXTS = {
     "en": "The boats of the village are on the beach and the people are at home.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fewbit.evaluate import ifeval_text as measure
+from fewbit.evaluate.tasks import ifeval_text as measure
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tiny_subjects import CONFIG
 
 from fewbit.checkpoint.artefact import encoded_info, write_artefact
 from fewbit.evaluate.arms import Role, Room
-from fewbit.evaluate.kernel_axis import KernelAxis, kernel_findings
+from fewbit.evaluate.machine.kernel_axis import KernelAxis, kernel_findings
 from fewbit.formats.registry import BLOCK_FORMATS
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import open_model

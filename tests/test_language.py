@@ -11,8 +11,8 @@ from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
 from fewbit.calibrate.text import collect, document
 from fewbit.errors import IdentityError
 from fewbit.evaluate.arms import LocalParty
-from fewbit.evaluate.conversations import conversations, passages
-from fewbit.evaluate.language import LanguageAxis
+from fewbit.evaluate.language.axis import LanguageAxis
+from fewbit.evaluate.language.conversations import conversations, passages
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fewbit.calibrate.text import document
-from fewbit.evaluate.divergence import compare
-from fewbit.evaluate.language_summary import TIE_LEAD, Measured, details, histogram, slices
-from fewbit.evaluate.passages import Passage
-from fewbit.evaluate.positions import table
-from fewbit.evaluate.protocol import Mark
+from fewbit.evaluate.language.divergence import compare
+from fewbit.evaluate.language.passages import Passage
+from fewbit.evaluate.language.positions import table
+from fewbit.evaluate.language.protocol import Mark
+from fewbit.evaluate.language.summary import TIE_LEAD, Measured, details, histogram, slices
 from fewbit.records.language import TextFacts
 from fewbit.records.measurement import Measure
 

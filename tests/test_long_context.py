@@ -10,10 +10,10 @@ from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
 
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import LocalParty
-from fewbit.evaluate.haystack import Kind, Ruler, hidden_facts, key_values
 from fewbit.evaluate.kept import Kept
-from fewbit.evaluate.long_context import PIECES, LongContextAxis, _limits
-from fewbit.evaluate.recall import Judge, questions_of, recall
+from fewbit.evaluate.long_context.axis import PIECES, LongContextAxis, _limits
+from fewbit.evaluate.long_context.haystack import Kind, Ruler, hidden_facts, key_values
+from fewbit.evaluate.long_context.recall import Judge, questions_of, recall
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find

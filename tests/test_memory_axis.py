@@ -5,12 +5,12 @@ import pytest
 from spoiled import arms_of, nothing, write_pair
 
 from fewbit.errors import UnsupportedError, UsageError
-from fewbit.evaluate import memory_probe
 from fewbit.evaluate.arms import Role
-from fewbit.evaluate.gate import judge
-from fewbit.evaluate.gate_file import find_gate
-from fewbit.evaluate.memory_axis import Growth, MemoryAxis, fits_as_foretold, memory_slices
-from fewbit.evaluate.memory_probe import Task, measure_apart, probe
+from fewbit.evaluate.gating.file import find_gate
+from fewbit.evaluate.gating.gate import judge
+from fewbit.evaluate.machine import memory_probe
+from fewbit.evaluate.machine.memory_axis import Growth, MemoryAxis, fits_as_foretold, memory_slices
+from fewbit.evaluate.machine.memory_probe import Task, measure_apart, probe
 from fewbit.model.runner import RunSettings
 from fewbit.program import CacheType
 from fewbit.records.base import from_json, to_json
@@ -85,7 +85,7 @@ def test_where_the_system_says_nothing_it_is_told(pair, monkeypatch, tmp_path):
 def test_the_axis_measures_both_arms_and_keeps_what_it_measured(pair, tmp_path, monkeypatch):
     axis = MemoryAxis(length=24, concurrency=(1, 2), processes=2)
     arms = arms_of(*pair, work=tmp_path / "work")
-    monkeypatch.setattr("fewbit.evaluate.memory_axis.measure_apart", probe)
+    monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", probe)
     found = axis.run(arms, nothing)
     names = ["memory/weights", "memory/kv", "memory/peak/1", "memory/peak/2"]
     assert [s.name for s in found.slices] == names
@@ -94,7 +94,7 @@ def test_the_axis_measures_both_arms_and_keeps_what_it_measured(pair, tmp_path, 
     assert [arm.arm for arm in found.details.arms] == ["source", "candidate"]
     assert found.details.arms[0].weights_counted > found.details.arms[1].weights_counted
     assert from_json(AxisResult, to_json(found), name="again") == found
-    monkeypatch.setattr("fewbit.evaluate.memory_axis.measure_apart", None)
+    monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", None)
     again = axis.run(arms_of(*pair, work=tmp_path / "work"), nothing)
     assert again.details == found.details
 

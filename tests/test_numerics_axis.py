@@ -8,9 +8,9 @@ from tiny_subjects import letters
 from fewbit.calibrate.text import collect
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Role, Room
-from fewbit.evaluate.numerics_axis import NumericsAxis, divergences, overflow
-from fewbit.evaluate.routing import Routing, passed
-from fewbit.evaluate.taps import Tally, Tapped, Watch
+from fewbit.evaluate.machine.numerics_axis import NumericsAxis, divergences, overflow
+from fewbit.evaluate.machine.routing import Routing, passed
+from fewbit.evaluate.machine.taps import Tally, Tapped, Watch
 from fewbit.formats.activations import quantize_activations, quantize_static, quantize_tokens
 from fewbit.model.runner import RunSettings
 from fewbit.program import Mixture

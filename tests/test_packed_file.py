@@ -13,7 +13,7 @@ from tiny_text import write_text_files
 import fewbit.model.packed
 from fewbit._native import PackedFile, available_isas
 from fewbit.errors import BadFileError
-from fewbit.evaluate.speed import SpeedSettings, measure_speed
+from fewbit.evaluate.machine.speed import SpeedSettings, measure_speed
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
-from fewbit.evaluate.divergence import compare
+from fewbit.evaluate.language.divergence import compare
 from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.model.binding import bind
 from fewbit.model.pieces import Piece, step_of

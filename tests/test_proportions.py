@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fewbit.evaluate.proportions import PairedCounts, design_effect, mcnemar, paired_counts
+from fewbit.evaluate.gating.proportions import PairedCounts, design_effect, mcnemar, paired_counts
 
 Z = 1.959963984540054
 

@@ -4,9 +4,9 @@ import pytest
 from tiny_subjects import begin_with_bos, tokenizer
 
 from fewbit.errors import TemplateError
-from fewbit.evaluate.conversations import Chat, chats_text, conversations, passages
-from fewbit.evaluate.passages import chat_passages, short_passages
-from fewbit.evaluate.protocol import Mark, render_turns
+from fewbit.evaluate.language.conversations import Chat, chats_text, conversations, passages
+from fewbit.evaluate.language.passages import chat_passages, short_passages
+from fewbit.evaluate.language.protocol import Mark, render_turns
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.from_hugging_face import from_hugging_face
 

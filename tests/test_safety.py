@@ -8,11 +8,11 @@ import pytest
 from asked_arms import Scripted, answer, no_progress, scripted_arms
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.safety import SafetyAxis, built_in_prompts, safety_axis
-from fewbit.evaluate.safety_judge import REFUSAL_PHRASES, refuses, response_of
-from fewbit.evaluate.tasks import tasks_axis
-from fewbit.evaluate.tasks_items import SafetyItem
-from fewbit.evaluate.tasks_spec import Task, TaskSpec
+from fewbit.evaluate.safety.axis import SafetyAxis, built_in_prompts, safety_axis
+from fewbit.evaluate.safety.judge import REFUSAL_PHRASES, refuses, response_of
+from fewbit.evaluate.tasks.axis import tasks_axis
+from fewbit.evaluate.tasks.items import SafetyItem
+from fewbit.evaluate.tasks.spec import Task, TaskSpec
 from fewbit.records.base import from_json, to_json
 from fewbit.records.generation import FinishReason
 from fewbit.records.measurement import AxisResult

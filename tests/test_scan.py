@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from spoiled import MIXTRAL, failed, opened, spoil, write_pair
 
-from fewbit.evaluate.scan import far_matrices, ranked_outliers, scan, uncalibrated_experts
-from fewbit.evaluate.scan_tensor import chance_clipped, scan_tensor
+from fewbit.evaluate.artefact.scan import far_matrices, ranked_outliers, scan, uncalibrated_experts
+from fewbit.evaluate.artefact.tensor import chance_clipped, scan_tensor
 from fewbit.formats import affine, blocks, kquants
 from fewbit.formats.grid import layout
 from fewbit.formats.registry import F32, encode, parse_format

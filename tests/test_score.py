@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fewbit.errors import NumericalError
-from fewbit.evaluate.divergence import compare
-from fewbit.evaluate.score import Models, Run, Workers, score
+from fewbit.evaluate.language.divergence import compare
+from fewbit.evaluate.language.score import Models, Run, Workers, score
 
 VOCABULARY = 11
 

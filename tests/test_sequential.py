@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.sequential import EARLY_ERROR, at_look, look_levels
-from fewbit.evaluate.statistics import student_quantile
+from fewbit.evaluate.gating.bootstrap import student_quantile
+from fewbit.evaluate.gating.sequential import EARLY_ERROR, at_look, look_levels
 from fewbit.records.gate import Gate, SliceRule
 
 

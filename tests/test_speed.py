@@ -10,7 +10,7 @@ from tiny_text import write_text_files
 
 from fewbit.cli.app import run
 from fewbit.errors import UsageError
-from fewbit.evaluate.speed import SpeedSettings, measure_speed
+from fewbit.evaluate.machine.speed import SpeedSettings, measure_speed
 from fewbit.program import CacheType
 from fewbit.records.base import from_json, to_json
 from fewbit.records.speed import SpeedReport

@@ -9,10 +9,10 @@ from spoiled import arms_of, nothing, write_pair
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Role, Room
-from fewbit.evaluate.gate import judge
-from fewbit.evaluate.gate_file import find_gate
-from fewbit.evaluate.speed_axis import SpeedAxis, answer_slices, turn_slices
-from fewbit.evaluate.stand import Measured, Served, Stand, Step
+from fewbit.evaluate.gating.file import find_gate
+from fewbit.evaluate.gating.gate import judge
+from fewbit.evaluate.machine.speed_axis import SpeedAxis, answer_slices, turn_slices
+from fewbit.evaluate.machine.stand import Measured, Served, Stand, Step
 from fewbit.records.answers import Answer
 from fewbit.records.base import from_json, to_json
 from fewbit.records.generation import FinishReason, GenerationRecord, GenerationTimes

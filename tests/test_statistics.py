@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from fewbit.evaluate.statistics import (
+from fewbit.evaluate.gating.bootstrap import (
     bootstrap_ratio,
     expanded_alpha,
     exponential,

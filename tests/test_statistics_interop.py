@@ -5,8 +5,8 @@
 import numpy as np
 import pytest
 
-from fewbit.evaluate.gate import holm
-from fewbit.evaluate.proportions import PairedCounts
+from fewbit.evaluate.gating.gate import holm
+from fewbit.evaluate.gating.proportions import PairedCounts
 
 pytestmark = pytest.mark.interop
 

@@ -1,7 +1,7 @@
 import pytest
 
-from fewbit.evaluate.structured import json_fault, schema_fault
-from fewbit.evaluate.structured_suite import builtin_schemas
+from fewbit.evaluate.tools.structured import json_fault, schema_fault
+from fewbit.evaluate.tools.structured_suite import builtin_schemas
 
 DRAFT4 = "http://json-schema.org/draft-04/schema#"
 SCHEMA = {

@@ -9,12 +9,12 @@ from tiny_subjects import sharp_weights, write_subject
 from fewbit.errors import MissingError, NumericalError, UsageError
 from fewbit.evaluate.answers import EngineAnswerer
 from fewbit.evaluate.arms import Arms, Role, local_party
-from fewbit.evaluate.ifeval import Instruction
 from fewbit.evaluate.subject import open_subject
-from fewbit.evaluate.tasks import TasksAxis
-from fewbit.evaluate.tasks_arms import room_of
-from fewbit.evaluate.tasks_items import ChoiceItem, GenerationItem, InstructionItem, SafetyItem
-from fewbit.evaluate.tasks_spec import PromptKind, Task, TaskSpec
+from fewbit.evaluate.tasks.arms import room_of
+from fewbit.evaluate.tasks.axis import TasksAxis
+from fewbit.evaluate.tasks.ifeval import Instruction
+from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem, InstructionItem, SafetyItem
+from fewbit.evaluate.tasks.spec import PromptKind, Task, TaskSpec
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json, to_json
 from fewbit.records.generation import FinishReason

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from fewbit.evaluate.ifeval import INSTRUCTIONS, checked_instruction
-from fewbit.evaluate.tasks_built_in import built_in_tasks
-from fewbit.evaluate.tasks_spec import key_of
+from fewbit.evaluate.tasks.built_in import built_in_tasks
+from fewbit.evaluate.tasks.ifeval import INSTRUCTIONS, checked_instruction
+from fewbit.evaluate.tasks.spec import key_of
 
 TASKS = {task.spec.name: task for task in built_in_tasks()}
 CHOICES = [item for task in TASKS.values() if task.spec.kind == "choice" for item in task.items]

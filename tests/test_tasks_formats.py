@@ -7,8 +7,8 @@ import json
 import pytest
 
 from fewbit.errors import BadFileError
-from fewbit.evaluate.tasks_formats import FORMATS
-from fewbit.evaluate.tasks_items import Line, read_csv, read_json_lines
+from fewbit.evaluate.tasks.formats import FORMATS
+from fewbit.evaluate.tasks.items import Line, read_csv, read_json_lines
 
 QUERY = {"query": "Question: What flies?", "choices": ["a bird", "a stone"], "gold": 0}
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from fewbit.evaluate.tasks_items import ChoiceItem, GenerationItem
-from fewbit.evaluate.tasks_rules import chosen, is_right, last_number, lead, normalized, scores
+from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem
+from fewbit.evaluate.tasks.rules import chosen, is_right, last_number, lead, normalized, scores
 from fewbit.records.answers import Likelihood
 from fewbit.records.tasks import ChoiceOutcome
 

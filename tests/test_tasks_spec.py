@@ -7,8 +7,8 @@ import json
 import pytest
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
-from fewbit.evaluate.tasks_items import ChoiceItem
-from fewbit.evaluate.tasks_spec import PromptKind, key_of, read_task, read_tasks, spread
+from fewbit.evaluate.tasks.items import ChoiceItem
+from fewbit.evaluate.tasks.spec import PromptKind, key_of, read_task, read_tasks, spread
 
 CHOICE = {"name": "fruit", "file": "fruit.jsonl", "kind": "choice", "rule": "likelihood"}
 LINE = {"prompt": "Apples grow on", "choices": ["trees", "ropes"], "answer": 0}

@@ -7,13 +7,13 @@ from tiny_subjects import CONFIG, write_subject
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arms, Role, local_party
-from fewbit.evaluate.gate import judge
-from fewbit.evaluate.gate_file import find_gate
-from fewbit.evaluate.structured import SchemaItem
+from fewbit.evaluate.gating.file import find_gate
+from fewbit.evaluate.gating.gate import judge
 from fewbit.evaluate.subject import open_subject
-from fewbit.evaluate.tool_calls import ToolsAxis, tools_axis
-from fewbit.evaluate.tool_calls_asked import Presentation, presentation_of, tool_ask
-from fewbit.evaluate.tool_calls_suite import builtin_items
+from fewbit.evaluate.tools.asked import Presentation, presentation_of, tool_ask
+from fewbit.evaluate.tools.axis import ToolsAxis, tools_axis
+from fewbit.evaluate.tools.structured import SchemaItem
+from fewbit.evaluate.tools.suite import builtin_items
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json, to_json
 from fewbit.records.measurement import AxisResult

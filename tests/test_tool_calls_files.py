@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError
-from fewbit.evaluate.tool_calls_files import MOST_SCHEMA, read_bfcl, read_schemas
+from fewbit.evaluate.tools.files import MOST_SCHEMA, read_bfcl, read_schemas
 
 QUESTION = {
     "id": "parallel_multiple_0",

@@ -1,6 +1,6 @@
 import pytest
 
-from fewbit.evaluate.tool_calls_forms import MOST_CHARACTERS, Call, form_of, read_calls
+from fewbit.evaluate.tools.forms import MOST_CHARACTERS, Call, form_of, read_calls
 from fewbit.records.tools import CallForm
 
 LAMP = Call("set_lamp", {"room": "hall", "percent": 40})

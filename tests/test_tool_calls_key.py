@@ -1,7 +1,7 @@
 import pytest
 
-from fewbit.evaluate.tool_calls_forms import Call, Parsed
-from fewbit.evaluate.tool_calls_key import Expected, ToolItem, judge_calls
+from fewbit.evaluate.tools.forms import Call, Parsed
+from fewbit.evaluate.tools.key import Expected, ToolItem, judge_calls
 from fewbit.records.tools import CallForm, CallOutcome
 
 PROPERTIES = {

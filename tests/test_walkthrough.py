@@ -10,9 +10,9 @@ import pytest
 from tiny_subjects import write_subject
 
 from fewbit.cli.app import run
-from fewbit.evaluate.memory_axis import MemoryAxis
-from fewbit.evaluate.memory_probe import probe
-from fewbit.evaluate.speed_axis import SpeedAxis
+from fewbit.evaluate.machine.memory_axis import MemoryAxis
+from fewbit.evaluate.machine.memory_probe import probe
+from fewbit.evaluate.machine.speed_axis import SpeedAxis
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "walkthrough.md"
@@ -60,7 +60,7 @@ def printed(commands, script, tmp_path_factory):
     small = (MemoryAxis(length=16, processes=1), speed, _few(script["AXES"][2]))
     told = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fewbit.evaluate.memory_axis.measure_apart", probe)
+        patch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", probe)
         names_of = script["main"].__globals__
         patch.setitem(names_of, "AXES", small)
         patch.setitem(names_of, "print", lambda *text: told.append(" ".join(map(str, text))))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
-from fewbit.evaluate.work import cache_bytes, integer_operations, weight_bytes
+from fewbit.evaluate.machine.work import cache_bytes, integer_operations, weight_bytes
 from fewbit.model.decoder import build_program
 from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.model.weights import open_model

@@ -12,7 +12,7 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from fewbit.calibrate.text import Documents, collect, document
-from fewbit.evaluate.language import LanguageAxis
+from fewbit.evaluate.language.axis import LanguageAxis
 
 CONFIG = {**CONFIGS["llama-tied"], "num_hidden_layers": 2, "bos_token_id": 1, "eos_token_id": 2}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"

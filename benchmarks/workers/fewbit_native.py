@@ -14,7 +14,7 @@ from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import load_model
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
-from fewbit.evaluate.work import weight_bytes
+from fewbit.evaluate.machine.work import weight_bytes
 from fewbit.model.pieces import Piece, step_of
 from fewbit.model.runner import RunSettings
 from fewbit.program import CacheType

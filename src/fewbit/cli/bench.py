@@ -12,7 +12,7 @@ from fewbit.cli.output import JsonOption
 from fewbit.cli.running import RUNNING, RunningOptions, counts
 
 if TYPE_CHECKING:
-    from fewbit.evaluate.speed import SpeedSettings
+    from fewbit.evaluate.machine.speed import SpeedSettings
     from fewbit.records.speed import SpeedReport
 
 
@@ -57,7 +57,7 @@ def bench(  # noqa: PLR0913
 
 def _measured(path: Path, settings: SpeedSettings) -> SpeedReport:
     from fewbit.cli.progress import progress_bar
-    from fewbit.evaluate.speed import measure_speed
+    from fewbit.evaluate.machine.speed import measure_speed
 
     with progress_bar() as bar:
         task = bar.add_task("measuring", total=None)

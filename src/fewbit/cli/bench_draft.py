@@ -13,8 +13,8 @@ from fewbit.cli.costs import DraftCostsOption
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
+    from fewbit.evaluate.machine.speed import SpeedSettings
     from fewbit.evaluate.speculation import SpeculationSettings
-    from fewbit.evaluate.speed import SpeedSettings
     from fewbit.model.runner import RunSettings
     from fewbit.records.speculation import SpeculationReport
 
@@ -88,8 +88,8 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     from fewbit.cli.progress import progress_bar
     from fewbit.engine.loaded import load_model
     from fewbit.evaluate.conditions import conditions
+    from fewbit.evaluate.machine.speed import peak_memory
     from fewbit.evaluate.speculation import measure_speculation
-    from fewbit.evaluate.speed import peak_memory
     from fewbit.model.facts import model_facts
     from fewbit.records.speculation import SpeculationReport
     from fewbit.runtime.native import available_cores

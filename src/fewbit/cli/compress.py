@@ -67,7 +67,7 @@ def compress(  # noqa: PLR0913
     from fewbit.compress.loop import compress as run
     from fewbit.evaluate.axes import AxisOptions, axes_named, first_look
     from fewbit.evaluate.evaluation import EvaluationSettings
-    from fewbit.evaluate.gate_file import find_gate
+    from fewbit.evaluate.gating.file import find_gate
     from fewbit.quantization.job import Resume
     from fewbit.report.terminal import print_compress
 

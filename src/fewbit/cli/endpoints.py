@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from fewbit.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
-    from fewbit.evaluate.endpoint_client import Address
+    from fewbit.evaluate.endpoint.client import Address
 
 _SCHEMES = ("http://", "https://")
 
@@ -37,7 +37,7 @@ class EndpointOptions:
             UsageError: the URL is none, or options of one were given without one.
             MissingError: there is no such environment variable.
         """
-        from fewbit.evaluate.endpoint_client import Address
+        from fewbit.evaluate.endpoint.client import Address
 
         if not candidate.startswith(_SCHEMES):
             if self != ENDPOINT:

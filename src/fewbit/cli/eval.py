@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fewbit.evaluate.axes import AxisOptions
     from fewbit.evaluate.axis import Axis, Progress
-    from fewbit.evaluate.endpoint_client import Address
+    from fewbit.evaluate.endpoint.client import Address
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.records.evaluation import Evaluation
 
@@ -65,7 +65,7 @@ def eval(  # noqa: PLR0913
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
     from fewbit.evaluate.axes import AxisOptions, axes_named
-    from fewbit.evaluate.gate_file import find_gate
+    from fewbit.evaluate.gating.file import find_gate
     from fewbit.report.html import evaluation_page
     from fewbit.report.terminal import print_evaluation
 
@@ -109,8 +109,8 @@ def _served(
     settings: EvaluationSettings,
 ) -> Evaluation:
     """Measure what a server runs, under a progress bar."""
-    from fewbit.evaluate.endpoint import endpoint_party
-    from fewbit.evaluate.endpoint_evaluation import endpoint_axes, evaluate_endpoint
+    from fewbit.evaluate.endpoint.answerer import endpoint_party
+    from fewbit.evaluate.endpoint.evaluation import endpoint_axes, evaluate_endpoint
 
     axes, party = endpoint_axes(names, options), endpoint_party(address)
     return _stoppable(

@@ -12,7 +12,7 @@ from fewbit.cli.cache import KvOption, RotateOption, cache_type
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
-    from fewbit.evaluate.speed import SpeedSettings
+    from fewbit.evaluate.machine.speed import SpeedSettings
     from fewbit.model.runner import RunSettings
 
 
@@ -56,7 +56,7 @@ class RunningOptions:
 
     def speed(self, prompt: int, tokens: int, concurrency: tuple[int, ...]) -> SpeedSettings:
         """Return how the speed of requests of such lengths is measured; raises UsageError."""
-        from fewbit.evaluate.speed import SpeedSettings
+        from fewbit.evaluate.machine.speed import SpeedSettings
 
         return SpeedSettings(
             prompt=prompt,

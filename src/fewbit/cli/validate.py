@@ -178,7 +178,7 @@ def _quality(
     from fewbit.cli.eval import measured
     from fewbit.cli.measuring import MeasuringOptions
     from fewbit.evaluate.axes import AxisOptions, axes_named
-    from fewbit.evaluate.gate_file import find_gate
+    from fewbit.evaluate.gating.file import find_gate
 
     gate = find_gate(quality.gate)
     options = AxisOptions(

@@ -11,16 +11,16 @@ from types import MappingProxyType
 from fewbit.calibrate.text import Documents, collect, evaluation_text
 from fewbit.errors import UsageError
 from fewbit.evaluate.axis import Axis
-from fewbit.evaluate.conversations import conversations, passages
-from fewbit.evaluate.kernel_axis import KernelAxis
-from fewbit.evaluate.language import LanguageAxis
-from fewbit.evaluate.long_context import LongContextAxis
-from fewbit.evaluate.memory_axis import MemoryAxis
-from fewbit.evaluate.numerics_axis import NumericsAxis
-from fewbit.evaluate.safety import safety_axis
-from fewbit.evaluate.speed_axis import SpeedAxis
-from fewbit.evaluate.tasks import tasks_axis
-from fewbit.evaluate.tool_calls import tools_axis
+from fewbit.evaluate.language.axis import LanguageAxis
+from fewbit.evaluate.language.conversations import conversations, passages
+from fewbit.evaluate.long_context.axis import LongContextAxis
+from fewbit.evaluate.machine.kernel_axis import KernelAxis
+from fewbit.evaluate.machine.memory_axis import MemoryAxis
+from fewbit.evaluate.machine.numerics_axis import NumericsAxis
+from fewbit.evaluate.machine.speed_axis import SpeedAxis
+from fewbit.evaluate.safety.axis import safety_axis
+from fewbit.evaluate.tasks.axis import tasks_axis
+from fewbit.evaluate.tools.axis import tools_axis
 
 ALL = "all"
 DEFAULT: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fewbit.evaluate.estimates import Draws, estimate
+from fewbit.evaluate.gating.estimates import Draws, estimate
 from fewbit.records.comparison import (
     ComparedFinding,
     ComparedSide,

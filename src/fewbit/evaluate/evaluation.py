@@ -17,15 +17,15 @@ from msgspec.structs import replace as replaced
 from fewbit.atomic import claimed
 from fewbit.errors import OutputError
 from fewbit.evaluate.arms import Arms, Party, Role, local_party
+from fewbit.evaluate.artefact.scan import AXIS as SCAN
+from fewbit.evaluate.artefact.scan import scan
 from fewbit.evaluate.axis import Axis, Progress
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.floor import Floor, floor_of
-from fewbit.evaluate.gate import judge, waived
-from fewbit.evaluate.gate_file import find_gate
+from fewbit.evaluate.gating.file import find_gate
+from fewbit.evaluate.gating.gate import judge, waived
+from fewbit.evaluate.gating.sequential import at_look
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
-from fewbit.evaluate.scan import AXIS as SCAN
-from fewbit.evaluate.scan import scan
-from fewbit.evaluate.sequential import at_look
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.decoder import build_program
 from fewbit.model.facts import model_facts

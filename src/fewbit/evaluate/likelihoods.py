@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError, RequestError
-from fewbit.evaluate.divergence import first_not_finite
+from fewbit.evaluate.language.divergence import first_not_finite
 from fewbit.model.pieces import Piece, step_of
 from fewbit.model.runner import Runner
 from fewbit.records.answers import Likelihood

@@ -1,0 +1,1 @@
+"""An artefact's stored bytes beside its source's, before anything is run."""

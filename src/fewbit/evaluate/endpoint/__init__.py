@@ -1,0 +1,1 @@
+"""Models behind OpenAI-compatible URLs as parties to an evaluation."""

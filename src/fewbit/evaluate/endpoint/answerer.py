@@ -1,0 +1,207 @@
+"""A model behind an OpenAI-compatible URL, as llama-server and vLLM serve it: asked as ours are.
+
+Conversations go to `/v1/chat/completions`, where the server's own chat template makes the prompt;
+texts go to `/v1/completions`, where its tokenizer begins them. Likelihoods of given texts need a
+server that echoes a prompt with its log-probabilities (vLLM does, llama-server does not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fewbit import __version__
+from fewbit.errors import RequestError, UnsupportedError
+from fewbit.evaluate.answers import Ask, Prompt
+from fewbit.evaluate.arms import Arm, Role, Room
+from fewbit.evaluate.endpoint.client import Address, Client
+from fewbit.evaluate.endpoint.facts import endpoint_facts
+from fewbit.evaluate.endpoint.stream import heard
+from fewbit.evaluate.kept import fingerprint
+from fewbit.records.answers import Answer, AnswererFacts, Likelihood
+from fewbit.records.endpoint import EndpointFacts
+from fewbit.sampling import SamplingParams
+from fewbit.tokens.grammar import Grammar, GrammarKind
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+_NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Parameters that the OpenAI API has not; sent only where they do something."""
+
+
+class EndpointAnswerer:
+    """Asks a server; so many requests are open at once as the arm has sequences."""
+
+    def __init__(self, client: Client, facts: EndpointFacts, *, sequences: int) -> None:
+        """Take a connection, what the server says of itself, and how much to ask at once."""
+        self.client = client
+        self.endpoint = facts
+        self._sequences = sequences
+
+    @property
+    def facts(self) -> AnswererFacts:
+        """What answers, and how texts reach it."""
+        return AnswererFacts(
+            name=f"{self.endpoint.model} at {self.endpoint.url}",
+            begins="as the server's tokenizer begins a text",
+            template=self.endpoint.template,
+        )
+
+    def answer(self, asks: Sequence[Ask], keep: Callable[[Answer], None]) -> None:
+        """Answer all; see `Answerer`.
+
+        Raises:
+            RequestError: the server cannot be reached, or refuses.
+            UnsupportedError: it cannot be asked for what an ask wants.
+        """
+        bodies = [self._body(ask) for ask in asks]
+        with ThreadPoolExecutor(self._sequences) as pool:
+            waiting = [pool.submit(self._one, *given) for given in zip(asks, bodies, strict=True)]
+            try:
+                for done in as_completed(waiting):
+                    keep(done.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def likelihoods(self, context: Prompt, continuations: Sequence[str]) -> list[Likelihood]:
+        """Score continuations of a text by echoed log-probabilities; see `Answerer`.
+
+        Raises:
+            UnsupportedError: a conversation, which no such API scores, or a server without them.
+            RequestError: the server refuses.
+        """
+        if not isinstance(context, str):
+            raise UnsupportedError(
+                f"{self.endpoint.url} scores no answers to conversations, since the OpenAI API has "
+                "no such request; leave out the tasks that want them."
+            )
+        return [self._likelihood(context, text) for text in continuations]
+
+    def _one(self, ask: Ask, body: Mapping[str, Any]) -> Answer:
+        with self.client.events(TEXT if isinstance(ask.prompt, str) else CHAT, body) as events:
+            return heard(ask.name, events)
+
+    def _body(self, ask: Ask) -> dict[str, Any]:
+        body = {
+            "model": self.endpoint.model,
+            "max_tokens": ask.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **_sampling(ask.sampling),
+        }
+        if ask.stop:
+            body["stop"] = list(ask.stop)
+        if isinstance(ask.prompt, str):
+            body["prompt"] = ask.prompt
+        else:
+            body["messages"] = list(ask.prompt)
+        if ask.tools:
+            body |= {"tools": list(ask.tools), "tool_choice": "auto", "parallel_tool_calls": True}
+        if ask.logprobs is not None:
+            body |= {"logprobs": True, "top_logprobs": ask.logprobs}
+        if ask.grammar is not None:
+            body["response_format"] = self._format(ask.grammar)
+        return body
+
+    def _format(self, grammar: Grammar) -> dict[str, Any]:
+        if grammar.kind is not GrammarKind.JSON_SCHEMA or grammar.after is not None:
+            raise UnsupportedError(
+                f"{self.endpoint.url} cannot be given a {grammar.kind.value}, since the OpenAI API "
+                "knows JSON schemas alone; give one."
+            )
+        schema = msgspec.json.decode(grammar.text)
+        described = {"name": "answer", "schema": schema, "strict": True}
+        return {"type": "json_schema", "json_schema": described}
+
+    def _likelihood(self, context: str, continuation: str) -> Likelihood:
+        body = {
+            "model": self.endpoint.model,
+            "prompt": context + continuation,
+            "max_tokens": 1,
+            "temperature": 0,
+            "echo": True,
+            "logprobs": 1,
+        }
+        try:
+            found = self.client.post(TEXT, body)
+            told = found["choices"][0]["logprobs"]
+            given = list(
+                zip(told["tokens"], told["text_offset"], told["token_logprobs"], strict=True)
+            )
+            top = told["top_logprobs"]
+        except (RequestError, KeyError, TypeError, IndexError, ValueError) as error:
+            raise UnsupportedError(
+                f"{self.endpoint.url} does not give log-probabilities of a given text ({error}); "
+                "multiple choice cannot be asked of it, so leave those tasks out."
+            ) from error
+        end = len(context) + len(continuation)
+        scored = [
+            (logprob, logprob >= max(top[i].values(), default=logprob))
+            for i, (token, at, logprob) in enumerate(given)
+            if logprob is not None and at + len(token) > len(context) and at < end
+        ]
+        if not scored:
+            raise RequestError("a continuation adds no token to its context; give text.")
+        return Likelihood(
+            logprob=sum(logprob for logprob, _ in scored),
+            tokens=len(scored),
+            greedy=all(first for _, first in scored),
+        )
+
+
+@dataclass(frozen=True)
+class EndpointParty:
+    """A server as a party to a comparison."""
+
+    address: Address
+    facts: EndpointFacts
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that the server says of itself: it does not show its weights."""
+        return fingerprint(self.facts, __version__)
+
+    @contextmanager
+    def open(self, role: Role, room: Room) -> Iterator[Arm]:
+        """Connect to it; its context is its own affair."""
+        client = Client(self.address)
+        try:
+            answerer = EndpointAnswerer(client, self.facts, sequences=room.sequences)
+            yield Arm(role, self.fingerprint, answerer)
+        finally:
+            client.close()
+
+
+def endpoint_party(address: Address) -> EndpointParty:
+    """Ask a server what it is.
+
+    Raises:
+        RequestError: it cannot be reached, or has no such model.
+    """
+    client = Client(address)
+    try:
+        return EndpointParty(address, endpoint_facts(client))
+    finally:
+        client.close()
+
+
+def _sampling(params: SamplingParams) -> dict[str, Any]:
+    """Return sampling parameters as the API has them; what does nothing is left out."""
+    body: dict[str, Any] = {"temperature": params.temperature}
+    if params.top_p != 1:
+        body["top_p"] = params.top_p
+    if params.seed is not None:
+        body["seed"] = params.seed % (1 << 31)
+    if params.logit_bias:
+        body["logit_bias"] = {str(token): value for token, value in params.logit_bias.items()}
+    for name in ("frequency_penalty", "presence_penalty"):
+        if getattr(params, name):
+            body[name] = getattr(params, name)
+    body |= {n: getattr(params, n) for n, off in _NEUTRAL.items() if getattr(params, n) != off}
+    return body

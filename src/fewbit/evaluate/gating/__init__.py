@@ -1,0 +1,1 @@
+"""The gate: intervals, margins and the verdict; no measuring."""

@@ -1,0 +1,1 @@
+"""The axes of the machine: speed, memory, kernels and numerics."""

@@ -1,0 +1,1 @@
+"""The axis of safety: what is refused and what is answered."""
