@@ -231,5 +231,5 @@ def test_a_draft_models_own_store_is_compared(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(_Sequence, "settle", settle)
     (case,) = check_draft_caches(model, draft, 4)
-    # A row that never ran holds what lay there: where that is not finite the draft gives up at once.
+    # A row that never ran holds what lay there; where that is not finite the draft gives up.
     assert case.differing or case.written_over < clean.written_over
