@@ -11,6 +11,7 @@ from fewbit.evaluate.gating.gate import judge
 from fewbit.evaluate.machine import memory_probe
 from fewbit.evaluate.machine.memory_axis import Growth, MemoryAxis, fits_as_foretold, memory_slices
 from fewbit.evaluate.machine.memory_probe import Task, measure_apart, probe
+from fewbit.evaluate.machine.stand import Stand
 from fewbit.model.runner import RunSettings
 from fewbit.program import CacheType
 from fewbit.records.base import from_json, to_json
@@ -26,7 +27,7 @@ def pair(tmp_path_factory):
 
 
 def task(path, **fields):
-    asked = {"length": 24, "sequences": (1, 2), "settings": RunSettings(threads=1)} | fields
+    asked = {"length": 96, "sequences": (1, 2), "settings": RunSettings(threads=1)} | fields
     return Task(path=str(path), **asked)
 
 
@@ -51,6 +52,21 @@ def test_a_process_of_its_own_tells_what_it_took(alone):
     assert alone.peak(2) == alone.peaks[1].bytes
     # 2 layers, keys and values of 2 heads of 16 in f16, 64 positions.
     assert alone.page_bytes == 2 * 2 * 2 * 16 * 2 * 64
+
+
+def test_all_sequences_are_in_memory_at_once(pair, monkeypatch):
+    """In some step each of 16 gets a token: none ended before the last prompt was computed."""
+    held = []
+    serve = Stand.serve
+
+    def watched(stand, count):
+        served = serve(stand, count)
+        held.append(sum(step.whole for step in served.steps))
+        return served
+
+    monkeypatch.setattr(Stand, "serve", watched)
+    probe(task(pair[1], length=128, sequences=(16,)))
+    assert held[0] > 0
 
 
 def test_the_peak_is_the_childs_own_whatever_its_parent_took(pair, alone):
@@ -83,7 +99,7 @@ def test_where_the_system_says_nothing_it_is_told(pair, monkeypatch, tmp_path):
 
 
 def test_the_axis_measures_both_arms_and_keeps_what_it_measured(pair, tmp_path, monkeypatch):
-    axis = MemoryAxis(length=24, concurrency=(1, 2), processes=2)
+    axis = MemoryAxis(length=96, concurrency=(1, 2), processes=2)
     arms = arms_of(*pair, work=tmp_path / "work")
     monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", probe)
     found = axis.run(arms, nothing)
@@ -146,7 +162,7 @@ def test_a_candidate_that_peaks_higher_shows_in_its_slice():
     ("options", "cause"),
     [
         ({"processes": 0}, "at least 1"),
-        ({"length": 8}, "length over 8"),
+        ({"length": 64}, "length over 64"),
         ({"concurrency": (4, 1)}, "ascending"),
         ({"concurrency": (4,)}, "two or more"),
     ],

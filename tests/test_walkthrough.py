@@ -57,7 +57,7 @@ def printed(commands, script, tmp_path_factory):
     names = {quantize[2]: str(source), "small": str(folder / "small")}
     assert run([names.get(word, word) for word in quantize[1:]]) == 0
     speed = SpeedAxis(prompt=70, tokens=8, turns=1, questions=2, answer_tokens=4)
-    small = (MemoryAxis(length=16, processes=1), speed, _few(script["AXES"][2]))
+    small = (MemoryAxis(length=80, processes=1), speed, _few(script["AXES"][2]))
     told = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", probe)

@@ -25,8 +25,12 @@ from fewbit.runtime.step import PAGE
 
 STATUS = Path("/proc/self/status")
 
-TOKENS = 8
-"""Of a sequence, those that are generated."""
+TOKENS = 64
+"""Of a sequence, those that are generated: more than the steps until all prompts are computed, so
+that all sequences are in memory at once."""
+
+_UNHURRIED = 1e6
+"""Seconds that prompts may make others wait: they are computed in as few steps as rows allow."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +79,13 @@ def probe(task: Task) -> MemoryRun:
     settings = replace(task.settings, context=task.length + PAGE, sequences=most)
     loaded = load_subject(subject, settings)
     ready = _status("VmRSS")
-    stand = Stand(loaded, prompt=task.length - TOKENS, tokens=TOKENS, sequences=most)
+    stand = Stand(
+        loaded,
+        prompt=task.length - TOKENS,
+        tokens=TOKENS,
+        sequences=most,
+        stall=_UNHURRIED,
+    )
     peaks = []
     for count in task.sequences:
         stand.serve(count)
