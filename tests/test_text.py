@@ -61,6 +61,13 @@ def test_plain_text_is_cut_at_blank_lines_without_losing_any(tmp_path):
     assert "\n\n".join(d.text for d in found.documents) == path.read_text()
 
 
+def test_a_line_of_white_space_is_blank(tmp_path):
+    """As in WikiText's files, which otherwise were one document of a megabyte."""
+    path = tmp_path / "long.txt"
+    path.write_text(" \n".join(f" block {i} " + "word " * 600 + "\n" for i in range(5)))
+    assert len(text.read_text(path).documents) == 5
+
+
 def test_json_lines_are_documents(tmp_path):
     path = tmp_path / "some.jsonl"
     path.write_text('{"text": "first"}\n\n{"text": "second", "id": 7}\n{"text": " "}\n')

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,8 @@ with other documents than that."""
 
 PIECE_CHARACTERS = 2600
 """Blocks of a plain text file are joined until they have this many characters."""
+
+_BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 
 class Half(Enum):
@@ -192,12 +195,12 @@ def _json_lines(path: Path, text: str) -> list[str]:
 
 
 def _pieces(text: str) -> list[str]:
+    """Cut a text at blank lines; a line of white space alone is blank."""
+    text = text.replace("\r\n", "\n")
     pieces: list[str] = []
-    blocks: list[str] = []
-    for block in text.replace("\r\n", "\n").split("\n\n"):
-        blocks.append(block)
-        if sum(map(len, blocks)) >= PIECE_CHARACTERS:
-            pieces.append("\n\n".join(blocks))
-            blocks = []
-    rest = "\n\n".join(blocks)
-    return [piece for piece in (*pieces, rest) if piece.strip()]
+    begun = 0
+    for blank in _BLANK_LINES.finditer(text):
+        if blank.start() - begun >= PIECE_CHARACTERS:
+            pieces.append(text[begun : blank.start()])
+            begun = blank.end()
+    return [piece for piece in (*pieces, text[begun:]) if piece.strip()]
