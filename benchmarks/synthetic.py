@@ -109,7 +109,7 @@ SUITE = (
     Asked("answers/cap", clusters=250, size=1, failing=0.05, worse=0.005, better=0.005),
     Asked("structured/drawn", clusters=52, size=2),
 )
-"""As many items as the built-in suite has, 2% of them changed, as by an 8-bit format."""
+"""About as many items as the built-in suite has, 2% of them changed, as by an 8-bit format."""
 
 GOOD = Truth("drawn: 8-bit, all axes", Text(), SUITE)
 

@@ -27,8 +27,8 @@ class DraftOptions:
     draft: Annotated[
         str,
         Parameter(
-            help="Measure with and without this draft: ngram, suffix, a model, or as in "
-            "ngram+MODEL."
+            help="Measure with and without this draft, named as for generate: ngram, suffix, a "
+            "model, ngram+MODEL, nested, exit:8, low-bit:q4_0, or the folder of a head."
         ),
     ] = "none"
     draft_text: Annotated[

@@ -71,9 +71,12 @@ def compress(  # noqa: PLR0913
     from fewbit.quantization.job import Resume
     from fewbit.report.terminal import print_compress
 
-    options = AxisOptions(text=text, windows=windows, executor=executor, threads=threads)
+    gate = find_gate(accept)
+    options = AxisOptions(
+        text=text, windows=windows, executor=executor, threads=threads, level=gate.level
+    )
     measuring = EvaluationSettings(
-        gate=find_gate(accept),
+        gate=gate,
         screen=first_look(options, SCREEN_WINDOWS),
         threads=threads,
         executor=executor,

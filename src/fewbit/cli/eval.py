@@ -47,8 +47,9 @@ def eval(  # noqa: PLR0913
         candidate: The model to measure: a name, a GGUF file, a folder, or the URL of an
             OpenAI-compatible server, which has the axes endpoint, tasks, safety and tools.
         against: The exact source it was made from.
-        axes: Which axes, with commas: language, tasks, tools, speed, memory, kernels, numerics, or
-            all. By default language, kernels and numerics (language alone on the reference).
+        axes: Which axes, with commas: language, tasks, safety, long-context, tools, speed, memory,
+            kernels, numerics, or all. By default language, kernels and numerics (language alone on
+            the reference executor); of a URL all four.
         gate: A gate.toml with the margins; by default those that are built in.
         suite: A folder of tasks to use in place of the built-in ones.
         text: A UTF-8 file: plain, or .jsonl with "text" in each line. By default text that this

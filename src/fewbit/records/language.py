@@ -126,7 +126,7 @@ class LanguageDetails(Record, frozen=True, kw_only=True, tag="language"):
 class PassageScores(Record, frozen=True, kw_only=True):
     """What was found of one sequence on one arm: little-endian arrays, one entry a prediction.
 
-    The fields are those of `evaluate.divergence.Comparison`: float64, but int32 for ids.
+    The fields are those of `evaluate.language.divergence.Comparison`: float64, but int32 for ids.
     """
 
     divergence: bytes

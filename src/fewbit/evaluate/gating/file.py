@@ -33,7 +33,7 @@ AXES = (
     "numerics",
     "scan",
 )
-"""What names of slices and findings begin with."""
+"""What names of slices and findings that can be judged begin with."""
 
 _TEXTS, _PROMPTS, _TURNS, _PROCESSES = 12, 40, 12, 5
 """Items that slices of the built-in suite have at least: documents, prompts, turns of speed,
