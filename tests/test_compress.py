@@ -14,7 +14,13 @@ from fewbit.compress.ladder import LADDER
 from fewbit.compress.ladder import ladder as all_plans
 from fewbit.compress.loop import CompressSettings, compress
 from fewbit.compress.making import Workshop
-from fewbit.errors import OutputError, StoppedError, UnsupportedError, UsageError
+from fewbit.errors import (
+    NumericalError,
+    OutputError,
+    StoppedError,
+    UnsupportedError,
+    UsageError,
+)
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
@@ -262,6 +268,52 @@ def test_what_came_to_the_output_meanwhile_is_untouched(tmp_path, source):
     with pytest.raises(OutputError, match="was not written by fewbit compress"):
         compress(source, out, AXES, settings("rtn-int8-g32"), someone_else)
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
+
+
+def test_what_was_made_is_there_for_the_next_run_where_the_output_was_taken(tmp_path, source):
+    out, seen = tmp_path / "out", []
+
+    def someone_else(*_):
+        out.mkdir(exist_ok=True)
+        (out / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(OutputError):
+        compress(source, out, AXES, settings("rtn-int8-g32"), someone_else)
+    (out / "thesis.txt").unlink()
+    report = compress(source, out, AXES, settings("rtn-int8-g32"), lambda *s: seen.append(s))
+    assert report.accepted == "rtn-int8-g32"
+    assert (out / "model.safetensors").exists()
+    assert not any("measuring" in what or "language" in what for what, *_ in seen)
+
+
+def test_two_recipes_of_one_name_are_refused(tmp_path, source):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'name = "rtn-int8-g32"\nmethod = "rtn"\n[[rules]]\nmatch = "*"\nformat = "int4-g32"\n'
+    )
+    with pytest.raises(UsageError, match="Two recipes are named 'rtn-int8-g32'"):
+        compress(source, tmp_path / "out", AXES, settings("rtn-int8-g32", str(mine)))
+
+
+def test_recipes_that_differ_in_how_inputs_are_rounded_are_both_tried(source):
+    with open_model(source) as model:
+        plans, untried = ladder(model, ("rtn-int4-g64", "rtn-int4-g64-wo"))
+    assert len(plans) == 2
+    assert not untried
+
+
+def test_a_candidate_whose_logits_are_not_finite_is_left_out(tmp_path, source, monkeypatch):
+    measured = module.evaluate
+
+    def broken(source, artefact, *rest):
+        if "int2" in str(artefact):
+            raise NumericalError("the candidate gives values that are not finite.")
+        return measured(source, artefact, *rest)
+
+    monkeypatch.setattr(module, "evaluate", broken)
+    report = compress(source, tmp_path / "out", AXES, settings("rtn-int2-g32", "rtn-int8-g32"))
+    assert report.accepted == "rtn-int8-g32"
+    assert "not finite" in report.untried[0].reason
 
 
 def test_an_output_that_cannot_be_looked_at_is_refused(tmp_path, source):

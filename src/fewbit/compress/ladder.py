@@ -47,7 +47,7 @@ def ladder(
         raise UsageError("No recipe is named; leave --recipe out to try the usual ones.")
     plans: list[QuantizationPlan] = []
     left_out: list[Untried] = []
-    for recipe in dict.fromkeys(recipes):
+    for recipe in _distinct(recipes):
         found = planned(workshop, recipe)
         if isinstance(found, QuantizationPlan):
             reason = _why_not(found, plans)
@@ -110,6 +110,20 @@ def _why_not(found: QuantizationPlan, earlier: Sequence[QuantizationPlan]) -> st
     return f"It gives every tensor the same format as {twin}." if twin else ""
 
 
+def _distinct(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return recipes without repeats; what is made and measured of each is kept by its name."""
+    named: dict[str, Recipe] = {}
+    for recipe in recipes:
+        if named.setdefault(recipe.name, recipe) != recipe:
+            raise UsageError(f"Two recipes are named '{recipe.name}'; rename one of them.")
+    return list(named.values())
+
+
 def _gives_the_same(one: QuantizationPlan, other: QuantizationPlan) -> bool:
-    made = [[(tensor.format, tensor.method) for tensor in p.tensors] for p in (one, other)]
-    return made[0] == made[1]
+    return _made(one) == _made(other)
+
+
+def _made(plan: QuantizationPlan) -> object:
+    recipe = plan.recipe
+    tensors = [(tensor.format, tensor.method, tensor.activations) for tensor in plan.tensors]
+    return tensors, recipe.transforms, recipe.tune, recipe.tune_steps, recipe.kv

@@ -12,6 +12,7 @@ taken for a model, but for the closest one within a budget, in a folder of that 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ from fewbit.compress.steps import (
     reason_to_leave_out,
     tuned,
 )
-from fewbit.errors import BadFileError, OutputError, UsageError
+from fewbit.errors import BadFileError, NumericalError, OutputError, UsageError
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.evaluate.kept import fingerprint
@@ -253,16 +254,25 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
     """Try steps until one is accepted; of those that were not, the nearest one's artefact stays."""
     tried: list[tuple[Step, Attempt]] = []
     left_out: list[Untried] = []
+    failed: NumericalError | None = None
     for number, step in enumerate(steps, start=1):
         ready = run.ready(step, tried, last=number == len(steps))
         if isinstance(ready, Untried):
             left_out.append(ready)
             continue
-        attempt = run.attempt(ready)
+        try:
+            attempt = run.attempt(ready)
+        except NumericalError as error:
+            failed = error
+            left_out.append(untried(ready.step.name, str(error), ready.planned.promised_bytes))
+            shutil.rmtree(run.folder(ready.step.name), ignore_errors=True)
+            continue
         tried.append((ready.step, attempt))
         if attempt.evaluation.verdict.outcome is Outcome.ACCEPT:
             break
         _clear(run, tried)
+    if failed is not None and not tried:
+        raise failed
     if not tried:
         reasons = " ".join(f"{u.recipe}: {u.reason}" for u in left_out[:3])
         raise UsageError(f"None of the recipes lies within {run.wanted.budget}. {reasons}")
@@ -292,7 +302,7 @@ def _asked(run: _Run) -> Loop:
         kernels=choose_isa(),
         source=content_digest(run.workshop.source.checkpoint),
         settings=fingerprint(
-            settings.recipes,
+            None if settings.recipes is None else [find(name) for name in settings.recipes],
             run.wanted,
             settings.text,
             settings.strict,
@@ -305,6 +315,7 @@ def _asked(run: _Run) -> Loop:
 
 def _deliver(report: CompressReport, run: _Run, tried: Tried, out: Path) -> None:
     """Put the report, the evidence and what was accepted in the output's place."""
+    _require_ours(out)  # others had all this time to put something there
     with replacing_folder(out) as work:
         (work / ATTEMPTS).mkdir()
         for _, attempt in tried:
@@ -312,16 +323,22 @@ def _deliver(report: CompressReport, run: _Run, tried: Tried, out: Path) -> None
         write_bytes(work / REPORT, to_json(report))
         write_bytes(work / PAGE, compress_page(report).encode())
         if report.accepted is not None:
-            _move(run.folder(report.accepted), work)
+            _place(run.folder(report.accepted), work)
         elif report.closest is not None:
-            (work / CLOSEST).mkdir()
-            _move(run.folder(report.closest), work / CLOSEST)
-        _require_ours(out)  # others had all this time to put something there
+            _place(run.folder(report.closest), work / CLOSEST)
+        _require_ours(out)
 
 
-def _move(made: Path, to: Path) -> None:
-    for path in sorted(made.iterdir()):
-        path.rename(to / path.name)
+def _place(made: Path, to: Path) -> None:
+    """Put an artefact there; where it was made it stays until the job is forgotten."""
+    shutil.copytree(made, to, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(one: str, other: str) -> None:
+    try:
+        os.link(one, other)
+    except OSError:  # a file system without links
+        shutil.copy2(one, other)
 
 
 def _require_ours(out: Path) -> None:
