@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -138,6 +139,7 @@ def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
             sorted(subject.tokenizer.special.end_of_generation),
             subject.chat_template,
             subject.model.config,
+            _rounding(subject),
             _deciding(settings),
             settings.threads or available_cores(),
             processor(),
@@ -151,6 +153,14 @@ def _settings_in(settings: RunSettings, room: Room, most: int) -> RunSettings:
     return replace(settings, context=context, sequences=room.sequences)
 
 
+def _rounding(subject: Subject) -> list[tuple[str, str, str, float | None]]:
+    """Return how each layer's input is rounded, which an artefact says beside its bytes."""
+    return [
+        (name, str(info.format), str(info.activations), info.input_scale)
+        for name, info in subject.model.checkpoint.tensors.items()
+    ]
+
+
 def _deciding(settings: RunSettings) -> RunSettings:
     """Return settings without those that no outcome depends on; threads decide times alone."""
     return replace(
@@ -158,11 +168,16 @@ def _deciding(settings: RunSettings) -> RunSettings:
     )
 
 
+def one_day() -> datetime:
+    """Return what templates are told of the time: every arm is asked the same on any day."""
+    return datetime(2025, 1, 1)
+
+
 def load_subject(subject: Subject, settings: RunSettings) -> LoadedModel:
     """Make an opened model ready to generate; raises as `runner_of`."""
     template = subject.chat_template
     special = subject.tokenizer.special_texts
-    chat = None if template is None else ChatTemplate(template, special)
+    chat = None if template is None else ChatTemplate(template, special, clock=one_day)
     return LoadedModel(runner_of(subject.model, settings), subject.tokenizer, chat)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fewbit.calibrate.text import Documents
 from fewbit.errors import IdentityError, TemplateError, UsageError
-from fewbit.evaluate.arms import Arms, Role, Room
+from fewbit.evaluate.arms import Arms, Role, Room, one_day
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.identity import Subject, describe_prefix
 from fewbit.evaluate.language import conversations as built_in
@@ -160,7 +160,8 @@ class LanguageAxis:
             return (), ("No conversation was measured: none was given.",)
         if subject.chat_template is None:
             return (), ("The model has no chat template, so no conversation was measured.",)
-        template = ChatTemplate(subject.chat_template, subject.tokenizer.special_texts)
+        special = subject.tokenizer.special_texts
+        template = ChatTemplate(subject.chat_template, special, clock=one_day)
         try:
             found = chat_passages(
                 subject.tokenizer, template, self.conversations, self.window_tokens
