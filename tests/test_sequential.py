@@ -7,7 +7,7 @@ import pytest
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.gating.bootstrap import student_quantile
-from fewbit.evaluate.gating.sequential import EARLY_ERROR, at_look, look_levels
+from fewbit.evaluate.gating.sequential import EARLY_ERROR, at_look, has_room, look_levels
 from fewbit.records.gate import Gate, SliceRule
 
 
@@ -25,6 +25,11 @@ def test_errors_add_up_to_the_gates():
 def test_looks_that_do_not_fit_are_refused(looks, level):
     with pytest.raises(UsageError, match="look less often"):
         look_levels(looks, level)
+
+
+def test_a_level_has_room_for_a_look_where_it_fits():
+    assert has_room(0.95)
+    assert not has_room(0.999)
 
 
 def test_a_look_changes_only_the_level():

@@ -68,6 +68,7 @@ def compress(  # noqa: PLR0913
     from fewbit.evaluate.axes import AxisOptions, axes_named, first_look
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.evaluate.gating.file import find_gate
+    from fewbit.evaluate.gating.sequential import has_room
     from fewbit.quantization.job import Resume
     from fewbit.report.terminal import print_compress
 
@@ -77,7 +78,7 @@ def compress(  # noqa: PLR0913
     )
     measuring = EvaluationSettings(
         gate=gate,
-        screen=first_look(options, SCREEN_WINDOWS),
+        screen=first_look(options, SCREEN_WINDOWS) if has_room(gate.level) else (),
         threads=threads,
         executor=executor,
         strict=strict,

@@ -19,6 +19,11 @@ EARLY_ERROR = 0.001
 """Of each look before the last, both sides together."""
 
 
+def has_room(level: float, looks: int = 2) -> bool:
+    """Return whether a level leaves the last of several looks something to judge by."""
+    return 1.0 - level - (looks - 1) * EARLY_ERROR >= EARLY_ERROR
+
+
 def look_levels(looks: int, level: float) -> tuple[float, ...]:
     """Return the confidence level of each look, such that all of them together have `level`.
 
@@ -30,7 +35,7 @@ def look_levels(looks: int, level: float) -> tuple[float, ...]:
         UsageError: so many looks leave nothing to the last.
     """
     left = 1.0 - level - (looks - 1) * EARLY_ERROR
-    if looks < 1 or left < EARLY_ERROR:
+    if looks < 1 or not has_room(level, looks):
         raise UsageError(
             f"{looks} looks do not fit a level of {level:g}; each before the last takes "
             f"{EARLY_ERROR:g} of its error, so look less often."
