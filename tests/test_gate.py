@@ -82,6 +82,11 @@ def test_a_perplexity_is_judged_as_a_ratio():
     assert one.figure.low < one.figure.value < one.figure.high < 1.03
 
 
+def test_no_perplexity_lies_under_a_margin_of_nothing():
+    found = axis(part(PPL, items(normal(0.01)), Measure.PERPLEXITY))
+    assert verdict([found], gate((PPL, 0.0))).outcome is R
+
+
 def test_a_ratio_is_of_sums():
     source = np.full(40, 2.0)
     found = part("speed/task", items(source * 1.2, source), Measure.RATIO)

@@ -15,6 +15,7 @@ than four documents no interval is given.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -110,7 +111,10 @@ class Bootstrap:
     def _corrected(self, deviate: float) -> float:
         """Return the level of the bootstrap distribution that BCa reads for a nominal deviate."""
         shifted = self.bias + deviate
-        return _NORMAL.cdf(self.bias + shifted / (1.0 - self.acceleration * shifted))
+        room = 1.0 - self.acceleration * shifted
+        if room <= 0.0:  # beyond what the correction can say: the outermost draw
+            return float(shifted > 0.0)
+        return _NORMAL.cdf(self.bias + shifted / room)
 
 
 @dataclass(frozen=True)
@@ -297,7 +301,7 @@ def quantile_intervals(
 def expanded_alpha(documents: int, level: float) -> float:
     """Return the tail probability to read from a bootstrap distribution of few documents."""
     t = student_quantile((1.0 + level) / 2.0, documents - 1)
-    return _NORMAL.cdf(-math.sqrt(documents / (documents - 1)) * t)
+    return max(_NORMAL.cdf(-math.sqrt(documents / (documents - 1)) * t), sys.float_info.min)
 
 
 def student_quantile(probability: float, degrees: int) -> float:

@@ -228,8 +228,12 @@ class Exponential:
 
     def chance_under(self, bound: float) -> float:
         """Return the p-value of "the true ratio is `bound` or less", `bound` positive."""
+        if bound <= 0.0:  # no ratio is
+            return 0.0
         return self.logarithm.chance_under(math.log(bound))
 
     def deviate(self, bound: float) -> float:
         """Return how far a positive bound lies above the ratio, in normal deviates."""
+        if bound <= 0.0:
+            return -math.inf
         return self.logarithm.deviate(math.log(bound))
