@@ -93,7 +93,7 @@ def tokenizer_identity(evidence: Evidence) -> Question:
         found += [_differs(check) for check in unlike] or ["Target and draft cut text alike."]
     return Question(
         name="tokenizer identity",
-        asked="Do target, source and draft make the same tokens of a text?",
+        asked="Do target and source make the same tokens of a text, and the draft too, or mapped?",
         outcome=outcome,
         evidence=tuple(found),
     )
@@ -217,7 +217,7 @@ def faster(report: SpeculationReport) -> Question:
     return Question(
         name="speedup at concurrency",
         asked="Is the target faster with the draft at the service's concurrency?",
-        outcome=worst(iter(answers.values())),
+        outcome=Outcome.REJECT if unequal else worst(iter(answers.values())),
         evidence=tuple(found),
     )
 
