@@ -148,6 +148,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    result = None
     try:
         result = build()(arguments, exit_on_error=False, print_error=False)
         if sys.stdout is not None:
@@ -158,9 +159,8 @@ def run(arguments: list[str]) -> int:
         return _complain(f"{error}{_way_on(error, arguments)}", error.exit_code)
     except KeyboardInterrupt:
         return _complain("interrupted.", EXIT_INTERRUPTED)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader left; what was found still decides the exit code
         abandon_stdout()
-        return 0
     except Exception as error:  # the last net
         return _unforeseen(error)
     return result if isinstance(result, int) else 0
