@@ -16,7 +16,7 @@ from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import CompressReport, Evaluation
 from fewbit.records.interval import Interval
 from fewbit.records.outcome import Outcome
-from fewbit.report import charts, html, terminal
+from fewbit.report import charts, html, judged, terminal
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror='alert(2)'>{{ 7 * 7 }}[red]"
 
@@ -167,13 +167,13 @@ def test_nothing_known_of_bytes_draws():
 
 def test_a_report_without_attempts_draws():
     report = msgspec.structs.replace(sample.compress_report(), attempts=(), accepted=None)
-    assert html.shown_attempt(report) is None
+    assert judged.shown_attempt(report) is None
     assert "Recipes tried" in html.compress_page(report)
 
 
 def test_the_best_attempt_is_shown_when_none_was_accepted():
     report = sample.compress_report(accepted=False)
-    shown = html.shown_attempt(report)
+    shown = judged.shown_attempt(report)
     assert shown is not None
     assert shown.recipe == "rtn-int4-g64"
     assert "The best attempt: rtn-int4-g64" in html.compress_page(report)

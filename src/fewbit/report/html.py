@@ -19,7 +19,7 @@ from fewbit.records.interval import Interval
 from fewbit.records.outcome import Outcome
 from fewbit.report import charts, curves, frontier, strips, svg
 from fewbit.report.details import blocks_of
-from fewbit.report.judged import deciding
+from fewbit.report.judged import deciding, shown_attempt
 from fewbit.report.kernel_rows import kernel_rows
 from fewbit.report.view import MEANS, view_of
 
@@ -90,14 +90,6 @@ def record_page(title: str, record: Record) -> str:
     return render("record.html.j2", title, blocks=blocks_of(record))
 
 
-def shown_attempt(report: CompressReport) -> Attempt | None:
-    """Return the attempt that was written, else that of least divergence; None without any."""
-    written = report.accepted or report.closest
-    accepted = [a for a in report.attempts if a.recipe == written]
-    by_divergence = sorted(report.attempts, key=_divergence)
-    return next(iter([*accepted, *by_divergence]), None)
-
-
 def tried_recipes(report: CompressReport) -> list[frontier.Tried]:
     """Return the attempts with a divergence as places on the chart of size against divergence."""
     found = []
@@ -117,11 +109,6 @@ def _attempt_row(attempt: Attempt) -> AttemptRow:
         _UNKNOWN if kl is None else _cell(kl.figure, kl.margin),
         _UNKNOWN if perplexity is None else _cell(perplexity.figure, perplexity.margin),
     )
-
-
-def _divergence(attempt: Attempt) -> float:
-    kl = attempt.evaluation.judgement("language/kl")
-    return float("inf") if kl is None else kl.figure.value
 
 
 def _margin(report: CompressReport) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from fewbit.records.evaluation import Evaluation
+from fewbit.records.evaluation import Attempt, CompressReport, Evaluation
 from fewbit.records.figures import describe, number, size
 from fewbit.records.gate import Judgement, SliceRule
 from fewbit.records.interval import Interval
@@ -137,6 +137,19 @@ def _slices(name: str, slices: Sequence[Slice], rules: Sequence[SliceRule]) -> t
 def _rule(name: str, rules: Sequence[SliceRule]) -> SliceRule | None:
     fits = (rule for rule in rules if rule.match == name or fnmatchcase(name, rule.match))
     return next(fits, None)
+
+
+def shown_attempt(report: CompressReport) -> Attempt | None:
+    """Return the attempt that was written, else that of least divergence; None without any."""
+    written = report.accepted or report.closest
+    accepted = [a for a in report.attempts if a.recipe == written]
+    by_divergence = sorted(report.attempts, key=_divergence)
+    return next(iter([*accepted, *by_divergence]), None)
+
+
+def _divergence(attempt: Attempt) -> float:
+    kl = attempt.evaluation.judgement("language/kl")
+    return float("inf") if kl is None else kl.figure.value
 
 
 def deciding(reasons: Sequence[str], evaluation: Evaluation | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from fewbit.records.gate import Judgement
 from fewbit.records.language import LanguageDetails
 from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
-from fewbit.report.judged import Row, deciding, rows_of
+from fewbit.report.judged import Row, deciding, rows_of, shown_attempt
 
 _COLOURS = {Outcome.ACCEPT: "green", Outcome.REJECT: "red", Outcome.INCONCLUSIVE: "yellow"}
 _NARROW = 100
@@ -83,7 +83,9 @@ def print_compress(report: CompressReport, console: Console) -> None:
         console.print(f"{escape(untried.recipe)} not tried: {escape(untried.reason)}", style="dim")
     if report.attempts:
         _print_notes(report.attempts[-1].evaluation.notes, console)
-    print_verdict(report.outcome, report.reasons, console)
+    shown = shown_attempt(report)
+    reasons = deciding(report.reasons, None if shown is None else shown.evaluation)
+    print_verdict(report.outcome, reasons, console)
 
 
 def print_verdict(outcome: Outcome, reasons: tuple[str, ...], console: Console) -> None:
