@@ -24,18 +24,20 @@ from numpy.typing import NDArray
 
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.records.kernels import KernelRecord
-from fewbit.runtime.step import PAGE, Span, StepInput
+from fewbit.runtime.step import PAGE, StepInput
 from fewbit.sampling import SamplingThreads
 from fewbit.speculate.drafts import DraftQuery, Proposal
 from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
+from fewbit.speculate.own_store import (
+    KEEPS_UP,
+    READ_ROWS,
+    Placed,
+    hold,
+    portions,
+    step_input,
+)
 
 Rows = NDArray[np.float32]
-
-READ_ROWS = 128
-"""Rows that one call spends at most on texts not read yet: every sequence waits for them."""
-
-_KEEPS_UP = 8
-"""A sequence with at most so many rows to read is served before any that has a text to read."""
 
 KEPT_STATES = 2048
 """States that wait to be read, of each sequence at most; a head that is asked later than that
@@ -142,7 +144,7 @@ class _Sequence:
             return 0
         self.computed = min(self.computed, rows - 1 - self.base)
         self.table.roll_back(self.computed)
-        if not self.base and rows - self.computed > _KEEPS_UP:
+        if not self.base and rows - self.computed > KEEPS_UP:
             self.computed = self.table.reuse(_row_ids(tokens, rows), self.computed)
         if self.at > self.read:
             self.forget()
@@ -203,15 +205,6 @@ class _Run:
             return self.drawing.tokens[-1:]
         begin = self.state.read + 1
         return self.drawing.query.tokens[begin : begin + count]
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """Rows of a run in a step: their tokens and where they stand in its pages."""
-
-    tokens: Sequence[int]
-    position: int
-    pages: NDArray[np.int32]
 
 
 class HeadDraft:
@@ -308,29 +301,15 @@ class HeadDraft:
         length = min(query.length, self._model.context - len(query.tokens) + 1)
         if state.ended or length < 1 or not unread:
             return None
-        if not self._has_room(state, state.computed + unread + length - 1):
+        # The last drafted token is never run.
+        rows = state.computed + unread + length - 1
+        if not hold(state, rows, self._sequences.values(), self._call):
             return None
         return _Run(Drawing.begun(query, length), state, unread)
 
-    def _has_room(self, state: _Sequence, rows: int) -> bool:
-        """Hold pages for a text and its draft, whose last token is never run."""
-        while not state.table.can_grow(rows):
-            idle = [s for s in self._sequences.values() if s.used != self._call and len(s.table)]
-            if not idle:
-                return False
-            min(idle, key=lambda other: other.used).forget()
-        state.table.grow(rows)
-        return True
-
     def _read(self, runs: list[_Run]) -> list[_Run]:
         """Run what is unread of each, and return those that drew a token and want another."""
-        left = self._read_rows
-        work = []
-        for run in sorted(runs, key=lambda run: run.unread > _KEEPS_UP):
-            count = run.unread if run.unread <= _KEEPS_UP else min(run.unread, left)
-            if count:
-                work.append((run, count))
-                left -= count if run.unread > _KEEPS_UP else 0
+        work = portions(runs, lambda run: run.unread, self._read_rows)
         if not work:
             return []
         input_of = [(_placed(run, count), run.state.take(count)) for run, count in work]
@@ -346,14 +325,14 @@ class HeadDraft:
         self,
         work: Sequence[tuple[_Run, int]],
         hidden: Rows,
-        placed: Sequence[_Placed] | None = None,
+        placed: Sequence[Placed] | None = None,
     ) -> list[_Run]:
         """Run the next rows of each, draw where a text is read; return who wants another."""
         model = self._model
         rows = [_placed(*entry) for entry in work] if placed is None else placed
         runs = [run for run, _ in work if run.whole]
         logits, following = model.head.step(
-            _step_input(rows, [run.whole for run, _ in work]), hidden
+            step_input(rows, [run.whole for run, _ in work]), hidden
         )
         ended = draw_each(
             [run.drawing for run in runs],
@@ -370,21 +349,8 @@ class HeadDraft:
         return [run for run in runs if run.drawing.wants_more(model.ends)]
 
 
-def _placed(run: _Run, count: int) -> _Placed:
-    return _Placed(run.tokens(count), run.position, run.state.table.array)
-
-
-def _step_input(rows: Sequence[_Placed], wanted: Sequence[bool]) -> StepInput:
-    """Return the step that runs these rows; the last one's logits come back where wanted."""
-    tokens: list[int] = []
-    last: list[int] = []
-    spans: list[Span] = []
-    for placed, want in zip(rows, wanted, strict=True):
-        spans.append(Span(len(tokens), len(placed.tokens), placed.position, placed.pages))
-        tokens += placed.tokens
-        if want:
-            last.append(len(tokens) - 1)
-    return StepInput(np.array(tokens, np.int32), tuple(spans), np.array(last, np.int32))
+def _placed(run: _Run, count: int) -> Placed:
+    return Placed(run.tokens(count), run.position, run.state.table.array)
 
 
 def _row_ids(tokens: Sequence[int], rows: int) -> list[int]:

@@ -21,13 +21,15 @@ from fewbit.runtime.step import PAGE, Span, StepInput
 from fewbit.sampling import SamplingThreads
 from fewbit.speculate.drafts import DraftQuery, Proposal
 from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
+from fewbit.speculate.own_store import (
+    KEEPS_UP,
+    READ_ROWS,
+    Placed,
+    hold,
+    portions,
+    step_input,
+)
 from fewbit.tokens.mapping import TokenMap
-
-READ_ROWS = 128
-"""Rows that one call spends at most on texts not read yet: every sequence waits for them."""
-
-_KEEPS_UP = 8
-"""A sequence with at most so many tokens to read is served before any that has a text to read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,7 @@ class _Sequence:
         self.drafted.clear()
         self.table.roll_back(self.computed)
         self.table.share(text, self.computed)
-        if len(text) - self.computed > _KEEPS_UP:
+        if len(text) - self.computed > KEEPS_UP:
             self.computed = self.table.reuse(text, self.computed)
 
     def forget(self) -> None:
@@ -231,7 +233,10 @@ class ModelDraft:
         text = state.text(query.tokens, self._model.tokens)
         state.settle(text)
         length = min(query.length, self._model.context - len(text) + 1)
-        if state.ended or length < 1 or not self._has_room(state, len(text) + length - 1):
+        if state.ended or length < 1:
+            return None
+        # The last drafted token is never run.
+        if not hold(state, len(text) + length - 1, self._sequences.values(), self._call):
             return None
         return _Run(Drawing.begun(query, length), state, text)
 
@@ -240,33 +245,18 @@ class ModelDraft:
             self._sequences[sequence] = _Sequence(PageTable(self._pool))
         return self._sequences[sequence]
 
-    def _has_room(self, state: _Sequence, positions: int) -> bool:
-        """Hold pages for a text and its draft, whose last token is never run."""
-        while not state.table.can_grow(positions):
-            idle = [s for s in self._sequences.values() if s.used != self._call and len(s.table)]
-            if not idle:
-                return False
-            min(idle, key=lambda other: other.used).forget()
-        state.table.grow(positions)
-        return True
-
     def _read(self, runs: list[_Run]) -> list[_Run]:
         """Run what is unread of each, and return those that drew a token and want another."""
-        left = self._read_rows
-        work = []
-        for run in sorted(runs, key=lambda run: run.unread() > _KEEPS_UP):
-            unread = run.unread()
-            count = unread if unread <= _KEEPS_UP else min(unread, left)
-            if count:
-                work.append((run, count))
-                left -= count if unread > _KEEPS_UP else 0
+        work = portions(runs, lambda run: run.unread(), self._read_rows)
         return self._step(work) if work else []
 
     def _step(self, work: Sequence[tuple[_Run, int]]) -> list[_Run]:
         """Run the next tokens of each, draw where a text is read; return who wants another."""
         model = self._model
-        runs = [run for run, count in work if count == run.unread()]
-        logits = model.executor.step(_step_input(work, model.tokens))
+        whole = [count == run.unread() for run, count in work]
+        rows = [_placed(run, count, model.tokens) for run, count in work]
+        logits = model.executor.step(step_input(rows, whole))
+        runs = [run for (run, _), done in zip(work, whole, strict=True) if done]
         ended = draw_each(
             [run.drawing for run in runs],
             logits,
@@ -285,16 +275,7 @@ def _proposal(run: _Run, support: NDArray[np.int32] | None) -> Proposal:
     return run.drawing.proposal(support, run.state.ended)
 
 
-def _step_input(work: Sequence[tuple[_Run, int]], mapping: TokenMap | None) -> StepInput:
-    """Return the step that runs `count` tokens of each; wanted is the last row of a whole text."""
-    tokens: list[int] = []
-    wanted: list[int] = []
-    spans: list[Span] = []
-    for run, count in work:
-        spans.append(Span(len(tokens), count, run.position, run.state.table.array))
-        whole = count == run.unread()
-        tokens += run.take(count, mapping)
-        if whole:
-            wanted.append(len(tokens) - 1)
-    ids: NDArray[np.int32] = np.array(tokens, np.int32)
-    return StepInput(ids, tuple(spans), np.array(wanted, np.int32))
+def _placed(run: _Run, count: int, mapping: TokenMap | None) -> Placed:
+    """Return the next rows to run of a query, and count them as run."""
+    position = run.position
+    return Placed(run.take(count, mapping), position, run.state.table.array)
