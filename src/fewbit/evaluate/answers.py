@@ -6,6 +6,7 @@ template, which writes what begins it itself. Either way the beginning is there 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import IdentityError, MissingError
 from fewbit.evaluate.identity import describe_prefix
+from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.likelihoods import Scoring, likelihoods
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood, TokenChance, TokenScore
 from fewbit.records.generation import GenerationRecord
@@ -50,6 +52,11 @@ class Ask:
     """That many of the likeliest tokens at each place; None for no log-probabilities."""
 
 
+def conversation(text: str) -> tuple[Mapping[str, Any], ...]:
+    """Return a conversation that begins with what a user says."""
+    return ({"role": "user", "content": text},)
+
+
 class Answerer(Protocol):
     """What can be asked: our engine, or another behind an endpoint."""
 
@@ -79,6 +86,30 @@ class Answerer(Protocol):
                 fit the context.
         """
         ...
+
+
+def answer_missing(
+    answerer: Answerer, asks: Sequence[Ask], kept: Kept, done: Callable[[int], None]
+) -> Mapping[str, Answer]:
+    """Ask what has no answer yet, keep what comes, and return the answers by the asks' names.
+
+    Args:
+        answerer: what is asked.
+        asks: all that is asked.
+        kept: where answers are kept, by `Ask.name`.
+        done: told how many have an answer, at once and then with each.
+    """
+    wanted = [ask for ask in asks if ask.name not in kept.names()]
+    counted = itertools.count(len(asks) - len(wanted) + 1)
+    done(len(asks) - len(wanted))
+
+    def keep(answer: Answer) -> None:
+        kept.add(answer.name, answer)
+        done(next(counted))
+
+    if wanted:
+        answerer.answer(wanted, keep)
+    return kept.read(Answer)
 
 
 class EngineAnswerer:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import UnsupportedError
-from fewbit.evaluate.answers import Ask
+from fewbit.evaluate.answers import Ask, answer_missing, conversation
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.endpoint.answerer import EndpointAnswerer
@@ -80,7 +80,7 @@ class EndpointAxis:
         asks = [
             Ask(
                 name=f"{together}/{kind}/{i}",
-                prompt=({"role": "user", "content": text},),
+                prompt=conversation(text),
                 max_tokens=self.tokens,
                 logprobs=self.top if scored else None,
             )
@@ -89,17 +89,11 @@ class EndpointAxis:
         ]
         spec = [(ask.name, ask.prompt, ask.max_tokens, ask.logprobs) for ask in asks]
         kept = arms.kept(Role.CANDIDATE, fingerprint(AXIS, spec))
-        wanted = [ask for ask in asks if ask.name not in kept.names()]
         what = f"endpoint, {together} at once"
-        progress(what, len(asks) - len(wanted), len(asks))
-
-        def keep(answer: Answer) -> None:
-            kept.add(answer.name, answer)
-            progress(what, len(kept.names()), len(asks))
-
         with arms.open(Role.CANDIDATE, Room(sequences=together)) as arm:
-            _endpoint(arm).answer(wanted, keep)
-        return kept.read(Answer)
+            return answer_missing(
+                _endpoint(arm), asks, kept, lambda done: progress(what, done, len(asks))
+            )
 
     def _compared(
         self, arms: Arms, answers: Mapping[str, Answer], progress: Progress

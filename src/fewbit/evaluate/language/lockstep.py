@@ -64,16 +64,16 @@ class Lockstep:
         kept = {role: _kept(arms, role) for role in others}
         known = {role: kept[role].names() for role in kept}
         asked = [(p, [role for role in kept if p.name not in known[role]]) for p in passages]
-        todo = [(passage, roles) for passage, roles in asked if roles]
+        missing = [(passage, roles) for passage, roles in asked if roles]
         with ThreadPoolExecutor(self.threads) as pool:
             workers = Workers(pool, self.threads)
-            for done, (passage, roles) in enumerate(todo):
-                progress(self.axis, done, len(todo))
+            for done, (passage, roles) in enumerate(missing):
+                progress(self.axis, done, len(missing))
                 run = Run(passage.document.name, passage.tokens, passage.first)
                 for name, found in score(opened.models(roles), run, workers).items():
                     kept[Role(name)].add(passage.name, _record(found))
-        if todo:
-            progress(self.axis, len(todo), len(todo))
+        if missing:
+            progress(self.axis, len(missing), len(missing))
         return {role: _read(kept[role], passages) for role in kept}
 
 

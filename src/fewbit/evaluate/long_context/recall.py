@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from fewbit.evaluate.answers import Answerer, Ask
+from fewbit.evaluate.answers import Answerer, Ask, conversation
 from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.long_context.haystack import Haystack, Question
 from fewbit.records.answers import Answer, Likelihood
@@ -71,12 +71,12 @@ def recall(
         progress: told how many more are done.
     """
     names = kept.names()
-    todo = [one for one in asked if one.name not in names]
+    missing = [one for one in asked if one.name not in names]
     if judge is Judge.ANSWER:
-        _answered(answerer, todo, kept, progress)
+        _answered(answerer, missing, kept, progress)
         return
-    for haystack in dict.fromkeys(one.haystack for one in todo):
-        group = [one for one in todo if one.haystack == haystack]
+    for haystack in dict.fromkeys(one.haystack for one in missing):
+        group = [one for one in missing if one.haystack == haystack]
         for one, found in zip(group, _chosen(answerer, haystack, group), strict=True):
             kept.add(one.name, found)
         progress(len(group))
@@ -106,21 +106,21 @@ def _judged(texts: Sequence[str], found: Sequence[Likelihood]) -> Recalled:
 
 
 def _answered(
-    answerer: Answerer, todo: Sequence[Asked], kept: Kept, progress: Callable[[int], None]
+    answerer: Answerer, missing: Sequence[Asked], kept: Kept, progress: Callable[[int], None]
 ) -> None:
-    by_name = {one.name: one.question for one in todo}
+    by_name = {one.name: one.question for one in missing}
 
     def keep(answer: Answer) -> None:
         needed = by_name[answer.name].needed
         kept.add(answer.name, Recalled(failed=not _has(answer.text, needed), said=answer.text))
         progress(1)
 
-    answerer.answer([_ask(one) for one in todo], keep)
+    answerer.answer([_ask(one) for one in missing], keep)
 
 
 def _ask(one: Asked) -> Ask:
     content = f"{one.haystack.text}\n\n{one.question.asked}"
-    return Ask(one.name, ({"role": "user", "content": content},), ANSWER_TOKENS)
+    return Ask(one.name, conversation(content), ANSWER_TOKENS)
 
 
 def _has(text: str, needed: Sequence[str]) -> bool:

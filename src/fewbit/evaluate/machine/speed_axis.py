@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.answers import Ask, Prompt
+from fewbit.evaluate.answers import Ask, Prompt, conversation
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.machine.stand import Measured, Stand
@@ -127,7 +127,7 @@ class SpeedAxis:
     ) -> dict[Role, dict[str, Answer]]:
         """Have both arms answer the questions to their ends, some at once, turn about."""
         chat = all(arm.answerer.facts.template for arm in pair.values())
-        asks = self._asks(as_chat if chat else str)
+        asks = self._asks(conversation if chat else str)
         found: dict[Role, dict[str, Answer]] = {role: {} for role in _PAIR}
         for turn, few in enumerate(_batches(asks)):
             progress("answers", turn * _AT_ONCE, len(asks))
@@ -156,11 +156,6 @@ class SpeedAxis:
                     f"{cut} of the {role.value}'s {len(given)} answers were cut at "
                     f"{self.answer_tokens} tokens; the seconds of a finished task count them so."
                 )
-
-
-def as_chat(text: str) -> Prompt:
-    """Return a question as a conversation."""
-    return ({"role": "user", "content": text},)
 
 
 def turn_slices(sequences: int, turns: Turns) -> Iterator[Slice]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fewbit.errors import FewbitError
 from fewbit.evaluate.arms import Arms, LocalParty, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import Kept, fingerprint
-from fewbit.evaluate.tasks.asking import ask_task, is_complete, outcomes
+from fewbit.evaluate.tasks.asking import ask_task, is_complete, named, outcomes
 from fewbit.evaluate.tasks.items import ChoiceItem, Item
 from fewbit.evaluate.tasks.spec import Task
 from fewbit.records.answers import AnswererFacts
@@ -59,7 +57,7 @@ def ask_arms(tasks: Sequence[Task], arms: Arms, progress: Progress, *, floor: bo
     asked: Sequence[Task] = ()
     for role in arms.roles:
         if floor or role is not Role.FLOOR:
-            with _named(role):
+            with named(f"On the arm '{role.value}'"):
                 decide = (
                     partial(_asked, tasks, arms) if role is Role.SOURCE else partial(_as, asked)
                 )
@@ -144,12 +142,3 @@ def _notes(tasks: Sequence[Task], asked: Sequence[Task]) -> tuple[str, ...]:
 
 def _tell(progress: Progress, what: str, count: int, done: int) -> None:
     progress(what, done, count)
-
-
-@contextmanager
-def _named(role: Role) -> Iterator[None]:
-    """Put the arm before a message."""
-    try:
-        yield
-    except FewbitError as error:
-        raise type(error)(f"On the arm '{role.value}': {error}") from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fewbit.errors import FaultError, FewbitError
-from fewbit.evaluate.answers import Answerer, Ask, Prompt
+from fewbit.evaluate.answers import Answerer, Ask, Prompt, conversation
 from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.tasks.items import ChoiceItem, Item
 from fewbit.evaluate.tasks.spec import PromptKind, Task, key_of
@@ -55,14 +55,14 @@ def _left(task: Task, kept: Kept) -> list[Item]:
 
 def prompt_of(text: str, kind: PromptKind) -> Prompt:
     """Return a prompt as the answerer takes it."""
-    return text if kind is PromptKind.TEXT else ({"role": "user", "content": text},)
+    return text if kind is PromptKind.TEXT else conversation(text)
 
 
 def _choose(task: Task, left: Sequence[Item], answerer: Answerer, kept: Kept, done: Done) -> None:
     for number, item in enumerate(left, start=1):
         if not isinstance(item, ChoiceItem):
             raise FaultError(f"the item '{item.name}' of '{task.spec.name}' has no options.")
-        with _named(f"Item '{item.name}' of the task '{task.spec.name}'"):
+        with named(f"Item '{item.name}' of the task '{task.spec.name}'"):
             outcome = ChoiceOutcome(likelihoods=_likelihoods(item, task.spec.asked_as, answerer))
         kept.add(key_of(item), TaskOutcome(choice=outcome))
         done(number)
@@ -81,12 +81,12 @@ def _answer(task: Task, left: Sequence[Item], answerer: Answerer, kept: Kept, do
         kept.add(answer.name, TaskOutcome(answer=answer))
         done(next(counted))
 
-    with _named(f"The task '{task.spec.name}'"):
+    with named(f"The task '{task.spec.name}'"):
         answerer.answer(asks, keep)
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
+def named(what: str) -> Iterator[None]:
     """Put before a message what was asked when it came."""
     try:
         yield

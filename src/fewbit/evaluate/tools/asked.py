@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from fewbit.errors import TemplateError
-from fewbit.evaluate.answers import Ask, Prompt
+from fewbit.evaluate.answers import Ask, Prompt, conversation
 from fewbit.evaluate.tools.key import Message, ToolItem
 from fewbit.evaluate.tools.structured import SchemaItem
 from fewbit.tokens.chat_template import ChatTemplate
@@ -114,7 +114,7 @@ def json_ask(item: SchemaItem, presentation: Presentation, *, constrained: bool)
     """Return what is asked for a schema, with a grammar of it or without."""
     return Ask(
         name=f"{CONSTRAINED if constrained else FREE}/{item.name}",
-        prompt=_prompt((*_SHOWN_JSON, *_said(item.question)), presentation),
+        prompt=_prompt((*_SHOWN_JSON, *conversation(item.question)), presentation),
         max_tokens=JSON_TOKENS,
         grammar=item.grammar if constrained else None,
         stop=() if constrained else _stop(presentation),
@@ -123,11 +123,7 @@ def json_ask(item: SchemaItem, presentation: Presentation, *, constrained: bool)
 
 def question(text: str, presentation: Presentation) -> Prompt:
     """Return a question without functions as it is put to a model."""
-    return _prompt(_said(text), presentation)
-
-
-def _said(text: str) -> tuple[Message, ...]:
-    return ({"role": "user", "content": text},)
+    return _prompt(conversation(text), presentation)
 
 
 def _with_functions(item: ToolItem) -> tuple[Message, ...]:

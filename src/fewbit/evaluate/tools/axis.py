@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import RequestError, UsageError
-from fewbit.evaluate.answers import Ask
+from fewbit.evaluate.answers import Ask, answer_missing
 from fewbit.evaluate.arms import Arm, Arms, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import fingerprint
@@ -174,20 +174,8 @@ def _answered(arms: Arms, arm: Arm, asked: Asked, progress: Progress) -> Mapping
     """Return an arm's answers by the names of the asks; what was kept is not asked again."""
     asks = asked.asks
     kept = arms.kept(arm.role, fingerprint("tools", [_deciding(ask) for ask in asks]))
-    wanted = [ask for ask in asks if ask.name not in kept.names()]
-    done = len(asks) - len(wanted)
     what = f"tools, {arm.role.value}"
-    progress(what, done, len(asks))
-
-    def keep(answer: Answer) -> None:
-        nonlocal done
-        kept.add(answer.name, answer)
-        done += 1
-        progress(what, done, len(asks))
-
-    if wanted:
-        arm.answerer.answer(wanted, keep)
-    return kept.read(Answer)
+    return answer_missing(arm.answerer, asks, kept, lambda done: progress(what, done, len(asks)))
 
 
 def _deciding(ask: Ask) -> Sequence[object]:
