@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 from fewbit.records.certificate import CacheCase, Certificate, Standing
 from fewbit.records.evaluation import Evaluation
-from fewbit.records.outcome import Outcome
+from fewbit.records.outcome import Outcome, worst
 from fewbit.records.pair import Consequence, PairCheck, PairReport, PairVerdict
 from fewbit.records.speculation import SpeculationReport, SpeculationRun
 from fewbit.records.validation import Question, Validation
@@ -72,14 +72,6 @@ def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
         speculation=evidence.speculation,
         seconds=seconds,
     )
-
-
-def worst(outcomes: Iterator[Outcome]) -> Outcome:
-    """Return what follows from several: REJECT from one, ACCEPT from all, else INCONCLUSIVE."""
-    found = set(outcomes)
-    if Outcome.REJECT in found:
-        return Outcome.REJECT
-    return Outcome.INCONCLUSIVE if Outcome.INCONCLUSIVE in found else Outcome.ACCEPT
 
 
 def tokenizer_identity(evidence: Evidence) -> Question:
@@ -217,7 +209,7 @@ def faster(report: SpeculationReport) -> Question:
     return Question(
         name="speedup at concurrency",
         asked="Is the target faster with the draft at the service's concurrency?",
-        outcome=Outcome.REJECT if unequal else worst(iter(answers.values())),
+        outcome=Outcome.REJECT if unequal else worst(answers.values()),
         evidence=tuple(found),
     )
 

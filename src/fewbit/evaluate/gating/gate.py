@@ -27,7 +27,7 @@ from fewbit.records.figures import describe
 from fewbit.records.gate import Gate, Judgement, SliceRule, Verdict
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import AxisResult, Finding, Measure, Slice
-from fewbit.records.outcome import Outcome
+from fewbit.records.outcome import BY_WEIGHT, Outcome
 
 POWER = 0.8
 """The chance with which the number of items given would decide."""
@@ -38,7 +38,6 @@ MOST_ITEMS = 10_000_000
 _Said = tuple[Outcome, str]
 """What a sentence speaks for, and the sentence."""
 
-_ORDER = (Outcome.REJECT, Outcome.INCONCLUSIVE, Outcome.ACCEPT)
 _NORMAL = NormalDist()
 
 
@@ -292,7 +291,7 @@ def _verdict(
     said += more
     if all(judgement.outcome is None for judgement in judgements):
         said.append((Outcome.INCONCLUSIVE, "No slice has a margin, so nothing was judged."))
-    ordered = sorted(said, key=lambda one: _ORDER.index(one[0]))
+    ordered = sorted(said, key=lambda one: BY_WEIGHT.index(one[0]))
     return Verdict(outcome=ordered[0][0], reasons=tuple(reason for _, reason in ordered))
 
 
