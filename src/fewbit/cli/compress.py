@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from fewbit.cli.calibration import TEXT, TextOptions
+from fewbit.cli.measuring import names_in
 from fewbit.cli.output import JsonOption
 from fewbit.cli.planning import Runtime
 
@@ -92,7 +93,7 @@ def compress(  # noqa: PLR0913
         strict=strict,
         resume=Resume(resume),
     )
-    names = [name.strip() for name in axes.split(",") if name.strip()]
+    names = names_in(axes)
     source, chosen = locate(model), axes_named(names, options)
     with watched() as progress:
         report = run(source, out, chosen, settings, progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.endpoints import ENDPOINT, EndpointOptions
-from fewbit.cli.measuring import MEASURING, MeasuringOptions
+from fewbit.cli.measuring import MEASURING, MeasuringOptions, names_in
 from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.errors import StoppedError
 
@@ -79,7 +79,7 @@ def eval(  # noqa: PLR0913
         threads=measuring.threads,
         level=settings.gate.level,
     )
-    names = [name.strip() for name in axes.split(",") if name.strip()]
+    names = names_in(axes)
     address = endpoint.address(candidate)
     if address is None:
         found = measured(locate(against), locate(candidate), axes_named(names, options), settings)

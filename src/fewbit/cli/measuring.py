@@ -86,3 +86,8 @@ class MeasuringOptions:
 
 
 MEASURING = MeasuringOptions()
+
+
+def names_in(text: str) -> list[str]:
+    """Return names that are given with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -176,7 +176,7 @@ def _quality(
 ) -> tuple[Evaluation | None, str]:
     """Measure the target against its source; where they are not one model, say why."""
     from fewbit.cli.eval import measured
-    from fewbit.cli.measuring import MeasuringOptions
+    from fewbit.cli.measuring import MeasuringOptions, names_in
     from fewbit.evaluate.axes import AxisOptions, axes_named
     from fewbit.evaluate.gating.file import find_gate
 
@@ -184,7 +184,7 @@ def _quality(
     options = AxisOptions(
         text=quality.text, suite=quality.suite, threads=running.threads, level=gate.level
     )
-    names = [name.strip() for name in quality.axes.split(",") if name.strip()]
+    names = names_in(quality.axes)
     axes = axes_named(names, options)
     measuring = MeasuringOptions(
         threads=running.threads,
