@@ -274,14 +274,18 @@ def _arm_facts(found: _Comparison) -> Iterator[ArmFacts]:
     subjects = {Role.CANDIDATE: found.candidate}
     for role, words in run.items():
         if words is not None:
-            subject = subjects.get(role, found.source)
-            template = subject.chat_template
-            yield ArmFacts(
-                role=role.value,
-                run=words,
-                begins=describe_prefix(subject.tokenizer),
-                template="" if template is None else ChatTemplate(template).digest,
-            )
+            yield arm_facts(role, words, subjects.get(role, found.source))
+
+
+def arm_facts(role: Role, run: str, subject: Subject) -> ArmFacts:
+    """Return how an arm of a model on disk runs, in words, and how its prompts begin."""
+    template = subject.chat_template
+    return ArmFacts(
+        role=role.value,
+        run=run,
+        begins=describe_prefix(subject.tokenizer),
+        template="" if template is None else ChatTemplate(template).digest,
+    )
 
 
 def _candidate_words(settings: EvaluationSettings) -> str:

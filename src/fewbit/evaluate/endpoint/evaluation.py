@@ -19,16 +19,15 @@ from fewbit.evaluate.endpoint.answerer import EndpointParty
 from fewbit.evaluate.endpoint.axis import AXIS, EndpointAxis
 from fewbit.evaluate.endpoint.client import Client
 from fewbit.evaluate.endpoint.facts import probe_identity
-from fewbit.evaluate.evaluation import EvaluationSettings, opened, working
+from fewbit.evaluate.evaluation import EvaluationSettings, arm_facts, opened, working
 from fewbit.evaluate.gating.gate import judge, waived
-from fewbit.evaluate.identity import Subject, describe_prefix
+from fewbit.evaluate.identity import Subject
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import planned_kernels
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
 from fewbit.records.model import ModelFacts
 from fewbit.runtime.native import available_cores
-from fewbit.tokens.chat_template import ChatTemplate
 
 ASKED = (AXIS, "tasks", "safety", "tools")
 """Axes that want nothing but answers; all of them where none are named."""
@@ -123,14 +122,8 @@ def _facts(facts: EndpointFacts) -> ModelFacts:
 
 
 def _arms(facts: EndpointFacts, source: Subject) -> tuple[ArmFacts, ...]:
-    template = source.chat_template
     return (
-        ArmFacts(
-            role=Role.SOURCE.value,
-            run="as the model says",
-            begins=describe_prefix(source.tokenizer),
-            template="" if template is None else ChatTemplate(template).digest,
-        ),
+        arm_facts(Role.SOURCE, "as the model says", source),
         ArmFacts(
             role=Role.CANDIDATE.value,
             run=f"by {facts.server} at {facts.url}",
