@@ -137,7 +137,7 @@ def test_three_sentences_are_inconclusive(tmp_path, source, small):
 
 
 def test_a_text_without_a_token_to_score_is_refused(source):
-    with pytest.raises(UsageError, match="no document of at least four tokens"):
+    with pytest.raises(UsageError, match="no document of at least 4 tokens"):
         evaluate(source, source, collect("t", [document("d", "a")]), SETTINGS)
 
 

@@ -1,9 +1,11 @@
 """Documents cut into windows."""
 
 import numpy as np
+import pytest
 
 from fewbit.calibrate.text import collect, document
 from fewbit.calibrate.windows import cut_windows
+from fewbit.errors import UsageError
 
 
 def encode(text):
@@ -34,6 +36,10 @@ def test_first_windows_of_all_documents_come_first():
 
 
 def test_documents_without_a_second_half_give_no_window():
-    assert cut("", "ab") == ()
-    assert len(cut("abc")) == 1
-    assert cut("abc", prefix=()) == ()
+    assert [w.document for w in cut("", "ab", "abc")] == [2]
+
+
+@pytest.mark.parametrize(("texts", "prefix"), [((), (1,)), (("", "ab"), (1,)), (("abc",), ())])
+def test_a_text_without_a_window_is_refused(texts, prefix):
+    with pytest.raises(UsageError, match="The text 't' has no document of at least 4 tokens"):
+        cut(*texts, prefix=prefix)

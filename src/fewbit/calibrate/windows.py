@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.text import Documents
+from fewbit.errors import UsageError
 
 MINIMUM_TOKENS = 4
 """A shorter rest of a document is left out: it has no second half to score."""
@@ -41,6 +42,9 @@ def cut_windows(
         prefix: ids put before every window.
         length: tokens of a full window.
         limit: windows at most.
+
+    Raises:
+        UsageError: no document has a window.
     """
     cut = [
         [Window(index, tokens) for tokens in _slices(encode(document.text), prefix, length)]
@@ -48,6 +52,11 @@ def cut_windows(
     ]
     rounds = max((len(windows) for windows in cut), default=0)
     ordered = [windows[turn] for turn in range(rounds) for windows in cut if turn < len(windows)]
+    if not ordered:
+        raise UsageError(
+            f"The text '{documents.name}' has no document of at least {MINIMUM_TOKENS} tokens; "
+            "give more text."
+        )
     return tuple(ordered[:limit])
 
 

@@ -142,11 +142,6 @@ class LanguageAxis:
         tokenizer = subject.tokenizer
         cut = Cut(windows=self.windows, tokens=self.window_tokens, whole=self.whole_windows)
         text = tuple(text_passages(tokenizer, self.documents, cut))
-        if not text:
-            raise UsageError(
-                f"The text '{self.documents.name}' has no document of at least four tokens; give "
-                "more text."
-            )
         chats, notes = self._chats(subject)
         longest = min(self.passage_tokens, self.window_tokens)
         other = short_passages(tokenizer, self.passages, LANGUAGES, longest)

@@ -67,7 +67,7 @@ class Cut:
 
 
 def text_passages(tokenizer: Tokenizer, documents: Documents, cut: Cut) -> Iterator[Passage]:
-    """Yield the windows of a text."""
+    """Yield the windows of a text; raises UsageError where it has none."""
     found = cut_windows(
         documents,
         lambda text: tokenizer.encode(text, add_special=False),

@@ -215,10 +215,6 @@ def _put_together(limits: _Limits, documents: Documents) -> tuple[Passage, tuple
         length=-(-limits.divergence // PIECES),
         limit=PIECES,
     )
-    if not pieces:
-        raise UsageError(
-            f"The text '{documents.name}' has no document of at least four tokens; give more text."
-        )
     tokens = np.concatenate([prefix, *(piece.tokens for piece in pieces)])[: limits.divergence]
     names = [documents.documents[piece.document].name for piece in pieces]
     sizes = [len(piece.tokens) for piece in pieces]

@@ -91,19 +91,13 @@ class NumericsAxis:
 
     def _windows(self, arm: Arm) -> tuple[Window, ...]:
         tokenizer = arm.subject.tokenizer
-        found = cut_windows(
+        return cut_windows(
             self.documents,
             lambda text: tokenizer.encode(text, add_special=False),
             tokenizer.behaviour.prefix,
             length=self.window_tokens,
             limit=self.windows,
         )
-        if not found:
-            raise UsageError(
-                f"The text '{self.documents.name}' has no document of at least four tokens; give "
-                "more text."
-            )
-        return found
 
 
 @dataclass(frozen=True)
