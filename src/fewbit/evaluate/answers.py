@@ -16,8 +16,8 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
-from fewbit.errors import IdentityError, MissingError
-from fewbit.evaluate.identity import describe_prefix
+from fewbit.errors import MissingError
+from fewbit.evaluate.identity import describe_prefix, require_begun_once
 from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.likelihoods import Scoring, likelihoods
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood, TokenChance, TokenScore
@@ -196,17 +196,8 @@ class EngineAnswerer:
             text = self._loaded.template.render(prompt, tools or None)
             encode = self._loaded.tokenizer.encode
             ids = tuple(encode(text, add_special=False, parse_special=True))
-        _require_begun_once(self._loaded.tokenizer, ids, self._name)
+        require_begun_once(self._loaded.tokenizer, ids, f"A prompt of the {self._name}")
         return ids
-
-
-def _require_begun_once(tokenizer: Tokenizer, ids: Sequence[int], name: str) -> None:
-    bos = tokenizer.special.bos
-    if bos is not None and tuple(ids[:2]) == (bos, bos):
-        raise IdentityError(
-            f"The {name} begins a prompt with {tokenizer.token_text(bos)} twice, which ruins every "
-            "figure; mend its chat template or its tokenizer's configuration."
-        )
 
 
 def _scores(

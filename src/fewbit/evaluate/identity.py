@@ -9,7 +9,7 @@ file can stand against a Hugging Face folder.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -204,6 +204,25 @@ def describe_prefix(tokenizer: Tokenizer) -> str:
     prefix = tokenizer.behaviour.prefix
     names = " ".join(tokenizer.token_text(token) for token in prefix)
     return f"{names} ({', '.join(map(str, prefix))})" if prefix else "no special token"
+
+
+def require_begun_once(tokenizer: Tokenizer, ids: Sequence[int], what: str) -> None:
+    """Refuse a text that begins with its begin-of-text token twice.
+
+    Args:
+        tokenizer: whose token it is.
+        ids: of the text, from its start.
+        what: the text is called in the error, as the start of a sentence.
+
+    Raises:
+        IdentityError: the token is there twice.
+    """
+    bos = tokenizer.special.bos
+    if bos is not None and tuple(ids[:2]) == (bos, bos):
+        raise IdentityError(
+            f"{what} begins with {tokenizer.token_text(bos)} twice, which ruins every figure; mend "
+            "the chat template or the tokenizer's configuration."
+        )
 
 
 def _compare_tensors(

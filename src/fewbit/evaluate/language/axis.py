@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fewbit.calibrate.text import Documents
-from fewbit.errors import IdentityError, TemplateError, UsageError
+from fewbit.errors import TemplateError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room, one_day
 from fewbit.evaluate.axis import Progress
-from fewbit.evaluate.identity import Subject, describe_prefix
+from fewbit.evaluate.identity import Subject, describe_prefix, require_begun_once
 from fewbit.evaluate.language import conversations as built_in
 from fewbit.evaluate.language.calibrated import refuse_seen
 from fewbit.evaluate.language.conversations import Chat
@@ -118,7 +118,9 @@ class LanguageAxis:
         try:
             self._require_context(candidate.model.config.context)
             run = self._cut(candidate)
-            _require_begun_once(run)
+            for passage in run.passages:
+                tokens = passage.tokens.tolist()
+                require_begun_once(run.tokenizer, tokens, f"'{passage.document.name}'")
             notes = self._calibrated(candidate)
             return _Prepared(
                 run.tokenizer, run.passages, tuple(dict.fromkeys((*run.notes, *notes)))
@@ -192,16 +194,6 @@ class _Prepared:
     tokenizer: Tokenizer
     passages: tuple[Passage, ...]
     notes: tuple[str, ...]
-
-
-def _require_begun_once(run: _Prepared) -> None:
-    bos = run.tokenizer.special.bos
-    for passage in run.passages:
-        if bos is not None and passage.tokens[:2].tolist() == [bos, bos]:
-            raise IdentityError(
-                f"'{passage.document.name}' begins with {run.tokenizer.token_text(bos)} twice, "
-                "which ruins every figure; mend the chat template or the tokenizer's configuration."
-            )
 
 
 def _begins_once(run: _Prepared) -> Finding:
