@@ -71,7 +71,7 @@ def distance(evaluation: Evaluation) -> tuple[int, float, float]:
 def _share(evaluation: Evaluation, judgement: Judgement) -> float:
     """Return a figure in units of its margin; of a ratio, what either exceeds 1 by."""
     measures = {found.name: found.measure for axis in evaluation.axes for found in axis.slices}
-    origin = 1.0 if measures.get(judgement.slice) in (Measure.RATIO, Measure.PERPLEXITY) else 0.0
+    origin = measures.get(judgement.slice, Measure.MEAN).origin
     held = judgement.excess or judgement.figure
     room = (judgement.margin or 0.0) - origin
     return (held.value - origin) / room if room > 0.0 else math.inf

@@ -34,6 +34,16 @@ class Measure(Enum):
     RATIO = "ratio"
     """sum of c over the sum of s, as of seconds or bytes."""
 
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the figure is so many times the source's."""
+        return self in (Measure.PERPLEXITY, Measure.RATIO)
+
+    @property
+    def origin(self) -> float:
+        """The figure of no harm."""
+        return 1.0 if self.is_ratio else 0.0
+
 
 class Item(Record, frozen=True, kw_only=True):
     """One thing that was asked of every arm, and how badly each of them did."""

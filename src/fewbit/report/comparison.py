@@ -13,7 +13,7 @@ from fewbit.records.figures import size
 from fewbit.records.gate import Judgement
 from fewbit.records.measurement import Finding
 from fewbit.report.html import render
-from fewbit.report.judged import in_words, origin_of, unit_of
+from fewbit.report.judged import in_words, unit_of
 from fewbit.report.terminal import outcome_word
 
 _NARROW = 100
@@ -121,7 +121,7 @@ def _trend(compared: ComparedSlice) -> str:
     found = compared.difference
     if found is None:
         return compared.why_not or "has no figure"
-    none = origin_of(compared.measure)
+    none = compared.measure.origin
     if found.low is None or found.high is None:
         return f"no interval on {compared.items} items"
     if found.low > none:

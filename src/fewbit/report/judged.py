@@ -16,8 +16,6 @@ from fewbit.records.outcome import Outcome
 from fewbit.report.curves import amount
 from fewbit.report.strips import Flips, Strip, flips_of
 
-_RATIOS = (Measure.PERPLEXITY, Measure.RATIO)
-
 
 @dataclass(frozen=True)
 class Row:
@@ -79,7 +77,7 @@ class Row:
             figure=self.judged,
             floor=judgement.floor,
             margin=judgement.margin,
-            origin=origin_of(self.measure),
+            origin=self.measure.origin,
             outcome=judgement.outcome.value,
         )
 
@@ -182,12 +180,7 @@ def in_words(figure: Interval, measure: Measure, unit: str, margin: float | None
 
 def unit_of(measure: Measure, unit: str) -> str:
     """Return the unit of a figure of a slice whose items have `unit`: ratios are `×`."""
-    return "×" if measure in _RATIOS else unit
-
-
-def origin_of(measure: Measure) -> float:
-    """Return the figure of no harm."""
-    return 1.0 if measure in _RATIOS else 0.0
+    return "×" if measure.is_ratio else unit
 
 
 def shown(value: float, measure: Measure, unit: str) -> str:
