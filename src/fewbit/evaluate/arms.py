@@ -38,6 +38,10 @@ class Role(Enum):
     CANDIDATE = "candidate"
 
 
+PAIR = (Role.SOURCE, Role.CANDIDATE)
+"""The two that are compared; the floor says what a difference between them is worth."""
+
+
 @dataclass(frozen=True)
 class ArmModel:
     """The model of an arm that runs in this process."""

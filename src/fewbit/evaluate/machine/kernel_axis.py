@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.machine.work import weight_bytes
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
@@ -55,10 +55,9 @@ class KernelAxis:
             UnsupportedError: an arm runs elsewhere.
         """
         began = time.perf_counter()
-        roles = [Role.SOURCE, Role.CANDIDATE]
         ran = {}
-        for done, role in enumerate(roles):
-            progress("kernels", done, len(roles))
+        for done, role in enumerate(PAIR):
+            progress("kernels", done, len(PAIR))
             with arms.open(role, _ROOM) as arm:
                 ran[role] = _ran(arm)
         candidate = ran[Role.CANDIDATE]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.arms import Arms, Role
+from fewbit.evaluate.arms import PAIR, Arms, Role
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.machine.memory_probe import TOKENS, Task, measure_apart
@@ -23,7 +23,6 @@ from fewbit.records.memory_axis import ArmMemory, Fit, MemoryDetails, MemoryRun,
 
 NAME = "memory"
 
-_PAIR = (Role.SOURCE, Role.CANDIDATE)
 _MOST_RUN = 64
 """Sequences of the run that checks how many fit, at most: it reads a prompt for each of them."""
 
@@ -69,12 +68,12 @@ class MemoryAxis:
             UsageError: a process ended before it had an answer, as for lack of memory.
         """
         began = time.perf_counter()
-        runs: dict[Role, list[MemoryRun]] = {role: [] for role in _PAIR}
+        runs: dict[Role, list[MemoryRun]] = {role: [] for role in PAIR}
         for turn in range(self.processes):
-            for role in _PAIR:
+            for role in PAIR:
                 progress("processes", sum(map(len, runs.values())), 2 * self.processes)
                 runs[role].append(self._run(arms, role, self.concurrency, f"process {turn + 1}"))
-        fits = tuple(self._fit(arms, role, runs) for role in _PAIR)
+        fits = tuple(self._fit(arms, role, runs) for role in PAIR)
         return AxisResult(
             axis=NAME,
             slices=tuple(memory_slices(runs, self.concurrency, self.length)),
@@ -82,7 +81,7 @@ class MemoryAxis:
             details=MemoryDetails(
                 length=self.length,
                 processes=self.processes,
-                arms=tuple(self._arm(role, runs[role]) for role in _PAIR),
+                arms=tuple(self._arm(role, runs[role]) for role in PAIR),
                 fits=fits,
             ),
             seconds=time.perf_counter() - began,
@@ -209,7 +208,7 @@ def _slice(
     runs: Mapping[Role, Sequence[MemoryRun]],
     figure: Callable[[MemoryRun], float],
 ) -> Slice:
-    pairs = zip(*(runs[role] for role in _PAIR), strict=True)
+    pairs = zip(*(runs[role] for role in PAIR), strict=True)
     return Slice(
         name=f"{NAME}/{name}",
         axis=NAME,

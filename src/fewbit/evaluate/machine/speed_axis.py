@@ -19,7 +19,7 @@ import numpy as np
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.answers import Ask, Prompt, conversation
-from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.machine.stand import Measured, Stand
 from fewbit.evaluate.prompts import builtin_prompts
@@ -31,7 +31,6 @@ from fewbit.records.speed_axis import FinishedTask, SpeedDetails, SpeedRate
 
 NAME = "speed"
 
-_PAIR = (Role.SOURCE, Role.CANDIDATE)
 _CONTEXT = 1024
 """Positions of a sequence, or as many as the model has: a question and its answer fit."""
 _AT_ONCE = 4
@@ -113,7 +112,7 @@ class SpeedAxis:
         for stand in stands.values():
             stand.warm_up()
         found: dict[int, dict[Role, list[Measured]]] = {
-            n: {role: [] for role in _PAIR} for n in self.concurrency
+            n: {role: [] for role in PAIR} for n in self.concurrency
         }
         for turn in range(self.turns):
             progress("turns", turn, self.turns)
@@ -128,7 +127,7 @@ class SpeedAxis:
         """Have both arms answer the questions to their ends, some at once, turn about."""
         chat = all(arm.answerer.facts.template for arm in pair.values())
         asks = self._asks(conversation if chat else str)
-        found: dict[Role, dict[str, Answer]] = {role: {} for role in _PAIR}
+        found: dict[Role, dict[str, Answer]] = {role: {} for role in PAIR}
         for turn, few in enumerate(_batches(asks)):
             progress("answers", turn * _AT_ONCE, len(asks))
             for role in _order(turn):
@@ -173,7 +172,7 @@ def turn_slices(sequences: int, turns: Turns) -> Iterator[Slice]:
         "stall": ("the longest gap between two tokens of a turn", lambda m: max(m.cold.gaps)),
     }
     for name, (title, figure) in figures.items():
-        source, candidate = ([figure(m) for m in turns[role]] for role in _PAIR)
+        source, candidate = ([figure(m) for m in turns[role]] for role in PAIR)
         yield Slice(
             name=f"{NAME}/{name}/{sequences}",
             axis=NAME,
@@ -199,7 +198,7 @@ def answer_slices(answers: Mapping[Role, Mapping[str, Answer]], *, timed: bool) 
         figures[f"first-token/{_AT_ONCE}"] = ("seconds to an answer's first token", _first_of)
         figures[f"decode/{_AT_ONCE}"] = ("seconds a token of an answer", _gap_of)
     for name, (title, figure) in figures.items():
-        source, candidate = ([figure(answers[role][n]) for n in names] for role in _PAIR)
+        source, candidate = ([figure(answers[role][n]) for n in names] for role in PAIR)
         yield Slice(
             name=f"{NAME}/{name}",
             axis=NAME,
@@ -234,7 +233,7 @@ def _gap_of(answer: Answer) -> float:
 
 
 def _order(turn: int) -> tuple[Role, ...]:
-    return _PAIR if turn % 2 == 0 else _PAIR[::-1]
+    return PAIR if turn % 2 == 0 else PAIR[::-1]
 
 
 def _batches(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
@@ -293,7 +292,7 @@ def _distribution(title: str, role: Role, values: Iterator[float]) -> Distributi
 
 
 def _finished(answers: Mapping[Role, Mapping[str, Answer]]) -> tuple[FinishedTask, ...]:
-    source, candidate = (answers[role] for role in _PAIR)
+    source, candidate = (answers[role] for role in PAIR)
     return tuple(
         FinishedTask(
             name=name,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from fewbit.errors import FaultError
-from fewbit.evaluate.arms import Role
+from fewbit.evaluate.arms import PAIR, Role
 from fewbit.evaluate.tasks.arms import Outcomes
 from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem, InstructionItem
 from fewbit.evaluate.tasks.items import Item as Asked
@@ -85,7 +85,7 @@ def figures(outcomes: Outcomes) -> TaskFigures:
 
 def examples(outcomes: Outcomes) -> list[Example]:
     """Return the items on which source and candidate part, the clearest losses first."""
-    wrong = {role: _wrong(outcomes, role) for role in (Role.SOURCE, Role.CANDIDATE)}
+    wrong = {role: _wrong(outcomes, role) for role in PAIR}
     found = [
         (_loss(outcomes, item), _example(outcomes, item, harm))
         for item in outcomes.task.items
@@ -157,10 +157,7 @@ def _loss(outcomes: Outcomes, item: Asked) -> float:
 
 def _example(outcomes: Outcomes, item: Asked, harm: float) -> Example:
     spec = outcomes.task.spec
-    said = {
-        role: _said(spec.rule, item, outcomes.arms[role][item.name])
-        for role in (Role.SOURCE, Role.CANDIDATE)
-    }
+    said = {role: _said(spec.rule, item, outcomes.arms[role][item.name]) for role in PAIR}
     return Example(
         name=item.name,
         slice=f"tasks/{spec.name}",
