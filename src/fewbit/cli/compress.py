@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from fewbit.cli.calibration import TEXT, TextOptions
 from fewbit.cli.measuring import names_in
 from fewbit.cli.output import JsonOption
-from fewbit.cli.planning import Runtime
+from fewbit.records.runtime import Runtime
 
 if TYPE_CHECKING:
     from fewbit.quantization.target import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from fewbit.errors import UnsupportedError
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from fewbit.quantization.estimate import Workload
     from fewbit.records.plan import PlanReport
     from fewbit.records.recipe import Recipe
-
-Runtime: TypeAlias = Literal["fewbit", "llama.cpp", "vllm"]
+    from fewbit.records.runtime import Runtime
 
 
 def workload(

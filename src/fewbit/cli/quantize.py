@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from fewbit.cli.allocation import TARGET, TargetOptions
 from fewbit.cli.calibration import CALIBRATION, CalibrationOptions
 from fewbit.cli.output import JsonOption
-from fewbit.cli.planning import Runtime
 from fewbit.cli.tuning import TUNING, TuneOptions
 from fewbit.errors import UsageError
+from fewbit.records.runtime import Runtime
 
 if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet

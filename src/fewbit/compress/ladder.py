@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fewbit.compress.making import Workshop
-from fewbit.compress.runtimes import FORMATS, Runtime, suited
+from fewbit.compress.runtimes import FORMATS, suited
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.quantization import QuantizationPlan
 from fewbit.quantization.target import Budget, Target
@@ -13,6 +13,7 @@ from fewbit.recipes import built_in
 from fewbit.records.evaluation import Untried
 from fewbit.records.figures import size
 from fewbit.records.recipe import Recipe
+from fewbit.records.runtime import Runtime
 
 LADDER = (
     "rtn-int3-g32",

@@ -30,7 +30,6 @@ from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.compress.conclusion import Wanted, conclude
 from fewbit.compress.ladder import format_within, ladder, planned, untried, usual_recipes
 from fewbit.compress.making import Workshop, is_tunable
-from fewbit.compress.runtimes import Runtime
 from fewbit.compress.steps import (
     Kind,
     Step,
@@ -54,6 +53,7 @@ from fewbit.recipes import find
 from fewbit.records.base import Record, from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
 from fewbit.records.outcome import Outcome
+from fewbit.records.runtime import Runtime
 from fewbit.report.html import compress_page
 from fewbit.runtime.chooser import choose_isa
 

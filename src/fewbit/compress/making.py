@@ -12,7 +12,7 @@ from msgspec.structs import replace as renamed
 
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.mix import CalibrationSettings, Progress, calibration_windows
-from fewbit.compress.runtimes import EXPORTS, Runtime, container_for, refusals, suited
+from fewbit.compress.runtimes import EXPORTS, container_for, refusals, suited
 from fewbit.compress.steps import BASE, Step
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.export.job import export
@@ -36,6 +36,7 @@ from fewbit.quantization.target import Budget, Target, budget_of
 from fewbit.recipes import built_in
 from fewbit.records.manifest import manifest_path
 from fewbit.records.recipe import Recipe
+from fewbit.records.runtime import Runtime
 from fewbit.report.card import folder_card
 
 _TUNE_WINDOWS = 480

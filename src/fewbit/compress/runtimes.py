@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
@@ -17,9 +16,8 @@ from fewbit.quantization.planned import Container, QuantizationPlan
 from fewbit.quantization.planned_source import planned_source
 from fewbit.records.export import ExportPlan
 from fewbit.records.recipe import Recipe, Role
+from fewbit.records.runtime import Runtime
 from fewbit.runtime.chooser import choose
-
-Runtime: TypeAlias = Literal["fewbit", "llama.cpp", "vllm"]
 
 EXPORTS: Mapping[str, str] = MappingProxyType({"llama.cpp": "gguf", "vllm": "compressed-tensors"})
 """The export that a runtime reads."""

@@ -15,10 +15,11 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from fewbit.compress.failures import distance, failure_of, hopeless, worst_first
-from fewbit.compress.runtimes import FORMATS, Runtime, suited
+from fewbit.compress.runtimes import FORMATS, suited
 from fewbit.recipes import built_in
 from fewbit.records.evaluation import Attempt
 from fewbit.records.recipe import Recipe
+from fewbit.records.runtime import Runtime
 from fewbit.records.scan import TensorError
 
 
