@@ -27,9 +27,9 @@ from synthetic import GOOD, bad, on_margin
 
 from fewbit.errors import IdentityError, NumericalError
 from fewbit.evaluate.axes import AxisOptions, axes_named
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.evaluate.gating.file import DEFAULT
+from fewbit.progress import Progress
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
 from fewbit.records.measurement import AxisResult, Finding

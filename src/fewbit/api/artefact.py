@@ -10,10 +10,11 @@ from typing import Literal, TypeAlias
 
 from fewbit.api.model import RUN_SETTINGS, Model, load, located
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.mix import CalibrationSettings, Ingredient, Progress, calibration_windows
+from fewbit.calibrate.mix import CalibrationSettings, Ingredient, calibration_windows
 from fewbit.errors import UsageError
 from fewbit.model.runner import RunSettings
 from fewbit.model.weights import ModelSource, open_model
+from fewbit.progress import Progress, unwatched
 from fewbit.quantization import (
     QuantizeSettings,
     container_of,
@@ -23,7 +24,6 @@ from fewbit.quantization import (
     require_no_fallback,
 )
 from fewbit.quantization.job import Resume
-from fewbit.quantization.pipeline import unwatched
 from fewbit.quantization.writing import require_output
 from fewbit.recipes import checked, find, read_recipe
 from fewbit.records.manifest import Manifest, read_manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -23,6 +23,7 @@ from fewbit.errors import FaultError, MissingError, RequestError, UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.weights import ModelSource
+from fewbit.progress import Fetching, unwatched_bytes
 from fewbit.records.costs import CostTable
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord
@@ -42,15 +43,8 @@ GREEDY = SamplingParams(temperature=0)
 RUN_SETTINGS = RunSettings()
 """The defaults of `RunSettings`."""
 
-Fetching: TypeAlias = Callable[[int, int], None]
-"""Called while bytes arrive, with bytes done and bytes there are."""
-
 _DRAFT_TOKENS = 8
 _LEARNED, _MEASURED = "learned", "measured"
-
-
-def silent(_done: int, _all: int) -> None:
-    """Show no progress."""
 
 
 class Model:
@@ -275,7 +269,7 @@ def load(  # noqa: PLR0913
     draft_tokens: int = _DRAFT_TOKENS,
     draft_text: str | Path | None = None,
     draft_costs: str = _LEARNED,
-    progress: Fetching = silent,
+    progress: Fetching = unwatched_bytes,
 ) -> Model:
     """Make a model ready to generate.
 
@@ -336,7 +330,7 @@ def _chosen(draft: object, longest: object, text: object, progress: Fetching) ->
     return choose_draft(draft, longest, lambda name: located(name, progress), path)
 
 
-def located(model: str | Path, progress: Fetching = silent) -> Path:
+def located(model: str | Path, progress: Fetching = unwatched_bytes) -> Path:
     """Return the path of what a user calls a model; a name is fetched first where it is not here.
 
     Raises:

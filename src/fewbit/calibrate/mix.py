@@ -33,6 +33,7 @@ from fewbit.errors import BadFileError, MissingError, UsageError
 from fewbit.keyed_random import Purpose
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import ModelSource
+from fewbit.progress import Progress, unwatched
 from fewbit.records.calibration import CalibrationText
 from fewbit.runtime.native import available_cores
 from fewbit.sampling import SamplingThreads
@@ -50,10 +51,6 @@ SAMPLES_TEXT = "the model's own samples"
 
 _HELD_OUT_SAMPLES = 1 << 32
 """The number of the first held-out sample: no calibration has so many."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
-
 
 Keep: TypeAlias = Callable[[SampleSettings, Callable[[], Samples]], Samples]
 """Called with each batch of samples and what writes it; gives it back, or an equal one that is kept
@@ -109,7 +106,7 @@ class CalibrationSettings:
 def calibration_windows(
     source: ModelSource,
     settings: CalibrationSettings,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
     *,
     keep: Keep = unkept,
 ) -> CalibrationSet:
@@ -152,7 +149,7 @@ def held_out_windows(  # noqa: PLR0913
     settings: CalibrationSettings,
     windows: int,
     seen: CalibrationSet | None,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
     *,
     keep: Keep = unkept,
 ) -> tuple[NDArray[np.int32], ...]:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from fewbit.certify.cases import CertifySettings
 from fewbit.certify.enumeration import Enumerated, enumerate_case
 from fewbit.certify.equality import check_equality
-from fewbit.certify.partition import Watch, check_sampling
+from fewbit.certify.partition import check_sampling
 from fewbit.certify.planted import PENALIZED, PLAIN, run_controls
 from fewbit.certify.rollback import check_caches, check_draft_caches
 from fewbit.certify.tiny import write_draft, write_head, write_target
@@ -19,6 +19,7 @@ from fewbit.engine.loaded import LoadedModel, load_model
 from fewbit.engine.loaded_draft import load_draft
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import RunSettings
+from fewbit.progress import Progress
 from fewbit.records.certificate import (
     CacheCase,
     Certificate,
@@ -75,7 +76,7 @@ def certify(
     drafting: OpenDraft,
     settings: CertifySettings,
     conditions: Conditions,
-    watch: Watch,
+    watch: Progress,
 ) -> Certificate:
     """Check that a draft changes nothing of what a target says.
 
@@ -117,7 +118,7 @@ def certify(
 
 
 def check_tiny(
-    folder: Path, drafting: OpenDraft, watch: Watch
+    folder: Path, drafting: OpenDraft, watch: Progress
 ) -> tuple[tuple[EnumerationCase, ...], tuple[ControlCase, ...]]:
     """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
     target = load_model(write_target(folder / "tiny-target"), drafting.tiny)

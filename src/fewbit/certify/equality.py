@@ -5,7 +5,7 @@ Every token's log-probability is compared too, bit for bit: it tells whether the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -14,6 +14,7 @@ from fewbit.certify.forced import Disturbed, Said, Tally, forced, said
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
+from fewbit.progress import Progress
 from fewbit.records.certificate import EqualityCase, EqualityCheck
 from fewbit.speculate.drafts import Draft
 
@@ -22,7 +23,7 @@ def check_equality(
     target: LoadedModel,
     draft: Draft,
     settings: CertifySettings,
-    watch: Callable[[str, int, int], None],
+    watch: Progress,
 ) -> EqualityCheck:
     """Run every request plain and alone, then along the draft in batches of several sizes."""
     asked = _requests(target, settings)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import NormalDist
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,10 @@ from fewbit.engine.engine import Drawing, Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
+from fewbit.progress import Progress
 from fewbit.records.certificate import SamplingCheck
 from fewbit.sampling import Block, Drawn, SamplingParams, TokenSampler, sample_blocks
 from fewbit.speculate.drafts import Draft
-
-Watch: TypeAlias = Callable[[str, int, int], None]
 
 BIAS = 0.01
 LEVEL = 0.001
@@ -64,7 +63,7 @@ SOUGHT = Sought()
 
 
 def check_sampling(
-    target: LoadedModel, draft: Draft, longest: int, watch: Watch, sought: Sought = SOUGHT
+    target: LoadedModel, draft: Draft, longest: int, watch: Progress, sought: Sought = SOUGHT
 ) -> SamplingCheck:
     """Draw until the bias sought would be noticed, and test.
 

@@ -5,7 +5,6 @@ Each says where it was met. A certificate whose controls were not caught proves 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate
 from fewbit.certify.judges import Rows, by_block
 from fewbit.certify.paths import Key, NumberPath
 from fewbit.keyed_random import Purpose
+from fewbit.progress import Progress
 from fewbit.records.certificate import ControlCase, EnumerationCase
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import StepInput
@@ -162,9 +162,7 @@ CONTROLS = (
 )
 
 
-def run_controls(
-    case: Enumerated, watch: Callable[[str, int, int], None]
-) -> tuple[ControlCase, ...]:
+def run_controls(case: Enumerated, watch: Progress) -> tuple[ControlCase, ...]:
     """Return what the enumeration says of each bug, and of the same request without it.
 
     The bug must be what makes the difference, so both are run.

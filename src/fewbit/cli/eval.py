@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fewbit.evaluate.axes import AxisOptions
-    from fewbit.evaluate.axis import Axis, Progress
+    from fewbit.evaluate.axis import Axis
     from fewbit.evaluate.endpoint.client import Address
     from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.progress import Progress
     from fewbit.records.evaluation import Evaluation
 
 

@@ -17,9 +17,10 @@ from fewbit.records.runtime import Runtime
 
 if TYPE_CHECKING:
     from fewbit.calibrate.calibration import CalibrationSet
-    from fewbit.calibrate.mix import Keep, Progress
+    from fewbit.calibrate.mix import Keep
     from fewbit.cli.again import Again
     from fewbit.model.weights import ModelSource
+    from fewbit.progress import Progress
     from fewbit.quantization import QuantizationPlan, QuantizeSettings
     from fewbit.quantization.estimate import Workload
     from fewbit.quantization.job import Job, Stop

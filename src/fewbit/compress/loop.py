@@ -25,7 +25,7 @@ import numpy as np
 
 from fewbit import __version__
 from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
-from fewbit.calibrate.mix import CalibrationSettings, Progress
+from fewbit.calibrate.mix import CalibrationSettings
 from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.compress.conclusion import Wanted, conclude
 from fewbit.compress.ladder import format_within, ladder, planned, untried, usual_recipes
@@ -46,6 +46,7 @@ from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
 from fewbit.evaluate.kept import fingerprint
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import open_model
+from fewbit.progress import Progress, unwatched
 from fewbit.quantization import QuantizationPlan, QuantizeSettings
 from fewbit.quantization.job import ASKED, Job, Resume, claimed_job
 from fewbit.quantization.target import Budget, Target
@@ -101,7 +102,7 @@ def compress(
     out: Path,
     axes: Sequence[Axis],
     settings: CompressSettings | None = None,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
 ) -> CompressReport:
     """Find a recipe that the gate accepts, and write its artefact with the evidence.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace as renamed
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.mix import CalibrationSettings, Progress, calibration_windows
+from fewbit.calibrate.mix import CalibrationSettings, calibration_windows
 from fewbit.compress.runtimes import EXPORTS, container_for, refusals, suited
 from fewbit.compress.steps import BASE, Step
 from fewbit.errors import UnsupportedError, UsageError
@@ -20,6 +20,7 @@ from fewbit.export.plan import plan_export
 from fewbit.export.target import ExportSettings
 from fewbit.export.targets import find_target
 from fewbit.model.weights import ModelSource, open_model
+from fewbit.progress import Progress
 from fewbit.quantization import (
     QuantizationPlan,
     QuantizeSettings,

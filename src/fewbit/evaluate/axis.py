@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from fewbit.evaluate.arms import Arms
+from fewbit.progress import Progress
 from fewbit.records.measurement import AxisResult
-
-Progress = Callable[[str, int, int], None]
-"""Told what is done, how much of it is, and how much there is; a note where there is no amount."""
 
 
 class Axis(Protocol):

@@ -7,7 +7,7 @@ asked for run one after the other over the arms, and the gate judges what they b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from fewbit.errors import OutputError
 from fewbit.evaluate.arms import Arms, Party, Role, local_party
 from fewbit.evaluate.artefact.scan import AXIS as SCAN
 from fewbit.evaluate.artefact.scan import scan
-from fewbit.evaluate.axis import Axis, Progress
+from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.floor import Floor, floor_of
 from fewbit.evaluate.gating.file import find_gate
@@ -31,6 +31,7 @@ from fewbit.model.decoder import build_program
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import RunSettings, planned_kernels
 from fewbit.program import CacheType
+from fewbit.progress import Progress, unwatched
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
 from fewbit.records.gate import Gate, Waiver
 from fewbit.records.kernels import Activations, KernelRecord, kernel_fallbacks
@@ -100,7 +101,7 @@ def evaluate(
     candidate: Path,
     axes: Sequence[Axis],
     settings: EvaluationSettings | None = None,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
 ) -> Evaluation:
     """Measure a candidate against its exact source and judge it.
 
@@ -242,7 +243,7 @@ def _run(arms: Arms, axes: Sequence[Axis], progress: Progress) -> tuple[AxisResu
     )
 
 
-def _numbered(progress: Progress, number: int, count: int) -> Callable[[str, int, int], None]:
+def _numbered(progress: Progress, number: int, count: int) -> Progress:
     """Say of how many axes this is which, where there are several."""
     if count == 1:
         return progress

@@ -14,11 +14,9 @@ from fewbit.export.target import ExportSettings
 from fewbit.formats.spec import QuantTensor, digest
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
+from fewbit.progress import Progress, unwatched
 from fewbit.records.base import from_json, to_json
 from fewbit.records.manifest import Card, Manifest, manifest_path
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 class Job:
@@ -33,7 +31,7 @@ class Job:
         planned: PlannedExport,
         out: Path,
         settings: ExportSettings,
-        progress: Progress = lambda _what, _done, _all: None,
+        progress: Progress = unwatched,
         card: Card | None = None,
     ) -> None:
         self.planned = planned
@@ -96,7 +94,7 @@ def export(
     planned: PlannedExport,
     out: Path,
     settings: ExportSettings,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
     card: Card | None = None,
 ) -> Manifest:
     """Carry a plan out, and return the manifest that was written with it.

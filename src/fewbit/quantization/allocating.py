@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fewbit.calibrate.mix import CalibrationSettings, Progress, held_out_windows
+from fewbit.calibrate.mix import CalibrationSettings, held_out_windows
 from fewbit.methods.solvers import METHODS
 from fewbit.model.weights import ModelSource
+from fewbit.progress import Progress
 from fewbit.quantization.allocation import AllocationSettings, Wish, allocate
 from fewbit.quantization.calibrated import Solving
 from fewbit.quantization.job import Job

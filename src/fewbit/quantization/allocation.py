@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.calibration import window_digest
-from fewbit.calibrate.mix import Progress
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import ENCODABLE, encoded_bytes, parse_format
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.weights import ModelSource
 from fewbit.program import OUTSIDE, Slot
+from fewbit.progress import Progress, unwatched
 from fewbit.quantization.choices import (
     FOLDER_FORMATS,
     GGUF_FORMATS,
@@ -95,7 +95,7 @@ def allocate(
     windows: Sequence[NDArray[np.int32]],
     build: Builder,
     settings: AllocationSettings = DEFAULT,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
 ) -> tuple[Recipe, AllocationRecord]:
     """Return the recipe whose artefact diverges least from the source in the bytes of a target.
 

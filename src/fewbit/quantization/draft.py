@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.calibrate.frequent_tokens import coverage, frequent_tokens, token_counts
-from fewbit.calibrate.mix import CalibrationSettings, Progress, calibration_windows
+from fewbit.calibrate.mix import CalibrationSettings, calibration_windows
 from fewbit.calibrate.text import Half, default_text
 from fewbit.errors import UsageError
 from fewbit.model.cut_head import cut_head
 from fewbit.model.tokenizer import tokenizer_of
 from fewbit.model.weights import ModelSource
+from fewbit.progress import Progress
 from fewbit.quantization.job import Job, asked
 from fewbit.quantization.kept_samples import kept_samples
 from fewbit.quantization.making import NO_REQUEST, Request

@@ -9,12 +9,12 @@ import numpy as np
 
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.importance import Importance, ImportanceMatrix
-from fewbit.calibrate.mix import Progress
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.model.families import expert_of, gguf_name
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
+from fewbit.progress import Progress, unwatched
 from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.walk import Cut, CutInput, WalkOptions, cuts, walk
 from fewbit.runtime.native import thread_pool
@@ -24,7 +24,7 @@ def measure_importance(
     source: ModelSource,
     calibration: CalibrationSet,
     threads: int,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
 ) -> ImportanceMatrix:
     """Return the sum of squares of every layer's inputs in the source, by llama.cpp's names.
 

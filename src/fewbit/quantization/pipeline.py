@@ -11,12 +11,12 @@ from pathlib import Path
 from msgspec import structs
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.mix import Progress
 from fewbit.errors import UsageError
 from fewbit.methods.solvers import Need, greatest_need
 from fewbit.model.transformed import TransformedSource
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
+from fewbit.progress import Progress, unwatched
 from fewbit.quantization.calibrated import Solving, solve_plan
 from fewbit.quantization.importance import GivenImportance, solve_given
 from fewbit.quantization.job import Job, Resume, asked, claimed_job
@@ -39,10 +39,6 @@ from fewbit.records.manifest import Card, Change, DraftFacts, Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.native import available_cores, thread_pool
 from fewbit.tune import TuneSettings
-
-
-def unwatched(_what: str, _done: int, _all: int) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)

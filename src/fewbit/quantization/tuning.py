@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbit.calibrate.calibration import CalibrationSet
-from fewbit.calibrate.mix import Progress
 from fewbit.formats.distance import relative_error
 from fewbit.formats.registry import F32, decode_rows, encode
 from fewbit.formats.spec import QuantTensor, digest
 from fewbit.program import Slot
+from fewbit.progress import Progress
 from fewbit.quantization.made import Made
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantization.solving import Solved, check_finite, solve_alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,12 +13,11 @@ from fewbit.errors import UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.model.head import HeadConfig
 from fewbit.model.runner import Runner
+from fewbit.progress import Progress, unwatched
 from fewbit.tune.distill import require_torch
 
 Agreement: TypeAlias = tuple[float, ...]
 """By position in a block: how often the head's likeliest token is the target's, behind the text."""
-
-HeadProgress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +97,7 @@ def train_head(  # noqa: PLR0913, PLR0917
     windows: Sequence[NDArray[np.int32]],
     held_out: Sequence[NDArray[np.int32]],
     settings: HeadSettings,
-    progress: HeadProgress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
 ) -> TrainedHead:
     """Train an EAGLE-3 head on a target's own distributions, unrolled over its own states.
 

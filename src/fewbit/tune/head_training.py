@@ -16,8 +16,9 @@ from fewbit.formats.registry import decode
 from fewbit.model.head import HeadConfig
 from fewbit.model.runner import Runner
 from fewbit.program import Slot
+from fewbit.progress import Progress
 from fewbit.tune.adam import falling
-from fewbit.tune.head import Agreement, HeadProgress, HeadSettings, TrainedHead, head_config
+from fewbit.tune.head import Agreement, HeadSettings, TrainedHead, head_config
 from fewbit.tune.head_student import HeadStudent, Memory
 
 _LAYER = "layers.0."
@@ -34,7 +35,7 @@ def run(  # noqa: PLR0913, PLR0917
     windows: Sequence[NDArray[np.int32]],
     held_out: Sequence[NDArray[np.int32]],
     settings: HeadSettings,
-    progress: HeadProgress,
+    progress: Progress,
 ) -> TrainedHead:
     """Train a head; arguments and errors are those of `tune.head.train_head`."""
     config = head_config(target.config, len(kept))

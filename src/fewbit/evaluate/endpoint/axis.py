@@ -20,10 +20,10 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Ask, answer_missing, conversation
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.endpoint.answerer import EndpointAnswerer
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.prompts import Prompts, builtin_prompts
+from fewbit.progress import Progress
 from fewbit.records.answers import Answer, TokenScore
 from fewbit.records.drawn import Distribution
 from fewbit.records.endpoint import EndpointDetails

@@ -13,7 +13,7 @@ from pathlib import Path
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arms, Party, Role, local_party
 from fewbit.evaluate.axes import AXES, AxisOptions, axes_named
-from fewbit.evaluate.axis import Axis, Progress
+from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.endpoint.answerer import EndpointParty
 from fewbit.evaluate.endpoint.axis import AXIS, EndpointAxis
@@ -24,6 +24,7 @@ from fewbit.evaluate.gating.gate import judge, waived
 from fewbit.evaluate.identity import Subject
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import planned_kernels
+from fewbit.progress import Progress, unwatched
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
 from fewbit.records.model import ModelFacts
@@ -57,7 +58,7 @@ def evaluate_endpoint(
     party: EndpointParty,
     axes: Sequence[Axis],
     settings: EvaluationSettings,
-    progress: Progress = lambda _what, _done, _all: None,
+    progress: Progress = unwatched,
 ) -> Evaluation:
     """Measure a deployed model against its exact source and judge it.
 

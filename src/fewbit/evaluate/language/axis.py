@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from fewbit.calibrate.text import Documents
 from fewbit.errors import TemplateError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room, one_day
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.identity import Subject, describe_prefix, require_begun_once
 from fewbit.evaluate.language import conversations as built_in
 from fewbit.evaluate.language.calibrated import refuse_seen
@@ -36,6 +35,7 @@ from fewbit.evaluate.language.passages import (
 from fewbit.evaluate.language.positions import Positions, table
 from fewbit.evaluate.language.summary import AXIS, Measured, details, slices
 from fewbit.evaluate.subject import open_subject
+from fewbit.progress import Progress
 from fewbit.records.language import LanguageDetails, TextFacts
 from fewbit.records.measurement import AxisResult, Finding
 from fewbit.runtime.native import available_cores

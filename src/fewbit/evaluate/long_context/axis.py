@@ -19,7 +19,6 @@ from fewbit.calibrate.text import Documents, document
 from fewbit.calibrate.windows import cut_windows
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.language.calibrated import refuse_seen
 from fewbit.evaluate.language.lockstep import Lockstep, OpenArms
@@ -28,6 +27,7 @@ from fewbit.evaluate.long_context.haystack import Haystack, Ruler, hidden_facts,
 from fewbit.evaluate.long_context.recall import Asked, Judge, questions_of, recall
 from fewbit.evaluate.long_context.summary import AXIS, Along, Recalls, along_a_document, recalled
 from fewbit.evaluate.subject import open_subject
+from fewbit.progress import Progress
 from fewbit.records.long_context import Recalled
 from fewbit.records.measurement import AxisResult
 from fewbit.runtime.native import available_cores

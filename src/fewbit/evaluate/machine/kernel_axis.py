@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import msgspec
 
 from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.machine.work import weight_bytes
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.model.decoder import slot_shapes
 from fewbit.model.runner import Runner
 from fewbit.program import Slot
+from fewbit.progress import Progress
 from fewbit.records.kernel_axis import KernelKind, KernelsDetails, MatrixKernel, TokenReads
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.measurement import AxisResult, Finding

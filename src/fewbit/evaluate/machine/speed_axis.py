@@ -20,9 +20,9 @@ import numpy as np
 from fewbit.errors import UsageError
 from fewbit.evaluate.answers import Ask, Prompt, conversation
 from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.machine.stand import Measured, Stand
 from fewbit.evaluate.prompts import builtin_prompts
+from fewbit.progress import Progress
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Distribution
 from fewbit.records.generation import FinishReason

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from fewbit.errors import FaultError, UsageError
 from fewbit.evaluate.arms import Arms, Role
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.safety.judge import REFUSAL_PHRASES, RULE, response_of
 from fewbit.evaluate.tasks.arms import Outcomes, ask_arms
 from fewbit.evaluate.tasks.figures import MOST_SHOWN
 from fewbit.evaluate.tasks.items import SafetyItem
 from fewbit.evaluate.tasks.spec import Task, of_kinds, read_task
+from fewbit.progress import Progress
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Example
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice

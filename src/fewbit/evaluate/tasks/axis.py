@@ -15,11 +15,11 @@ from pathlib import Path
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arms
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.tasks.arms import ask_arms
 from fewbit.evaluate.tasks.built_in import built_in_tasks
 from fewbit.evaluate.tasks.figures import examples, figures, slice_of
 from fewbit.evaluate.tasks.spec import Task, of_kinds
+from fewbit.progress import Progress
 from fewbit.records.drawn import Example
 from fewbit.records.measurement import AxisResult
 from fewbit.records.tasks import TasksDetails

@@ -15,7 +15,6 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import RequestError, UsageError
 from fewbit.evaluate.answers import Ask, answer_missing
 from fewbit.evaluate.arms import Arm, Arms, Room
-from fewbit.evaluate.axis import Progress
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.tools.asked import (
     Presentation,
@@ -32,6 +31,7 @@ from fewbit.evaluate.tools.sampling import sampling_asks
 from fewbit.evaluate.tools.structured import SchemaItem
 from fewbit.evaluate.tools.structured_suite import builtin_schemas
 from fewbit.evaluate.tools.suite import builtin_items
+from fewbit.progress import Progress
 from fewbit.records.answers import Answer
 from fewbit.records.measurement import AxisResult
 from fewbit.records.tools import CallForm, LeftOut
