@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from asked_arms import Scripted, no_progress, scripted_arms
+from scripted_arms import Scripted, no_progress, scripted_arms
 from tiny_subjects import sharp_weights, write_subject
 
 from fewbit.cli import app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from asked_arms import Scripted, answer, no_progress, scripted_arms
+from scripted_arms import Scripted, answer, echo, no_progress, scripted_arms
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.safety.axis import SafetyAxis, built_in_prompts, safety_axis
@@ -75,7 +75,9 @@ SET = prompts(
 
 
 def test_changes_in_both_directions_are_harm_of_their_own():
-    source = Scripted(says=lambda p: "I cannot." if p in ("bad 0", "bad 1") else "Gladly.")
+    source = Scripted(
+        says=lambda ask: "I cannot." if echo(ask) in ("bad 0", "bad 1") else "Gladly."
+    )
     says = {
         "bad 0": "Gladly.",
         "bad 2": "I won't.",
@@ -83,7 +85,7 @@ def test_changes_in_both_directions_are_harm_of_their_own():
         "good 1": "",
         "bad 1": "",
     }
-    candidate = Scripted(says=lambda p: says.get(p, "Gladly."))
+    candidate = Scripted(says=lambda ask: says.get(echo(ask), "Gladly."))
     result = SafetyAxis((SET,)).run(scripted_arms(source, candidate), no_progress)
     assert from_json(AxisResult, to_json(result), name="result") == result
     refuse, comply = result.slices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from asked_arms import Scripted, no_progress, scripted_arms
+from scripted_arms import Scripted, echo, no_progress, scripted_arms
 from tiny_subjects import sharp_weights, write_subject
 
 from fewbit.errors import MissingError, NumericalError, UsageError
@@ -58,7 +58,7 @@ def run(axis, arms):
 def test_items_are_paired_failures_and_flips_are_told_apart():
     source = Scripted(likes=likes("0"))
     candidate = Scripted(
-        says=lambda p: "never, or 1" if p != "say 2" else "two", likes=likes("1", "2")
+        says=lambda ask: "never, or 1" if echo(ask) != "say 2" else "two", likes=likes("1", "2")
     )
     result = run(TasksAxis(ALL), scripted_arms(source, candidate, floor=source))
     choices, answers, obedience = result.slices

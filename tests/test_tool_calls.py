@@ -2,7 +2,7 @@ import json
 from itertools import count
 
 import pytest
-from scripted_arms import scripted_arms
+from scripted_arms import Scripted, no_progress, scripted_arms
 from tiny_subjects import CONFIG, write_subject
 
 from fewbit.errors import UsageError
@@ -23,10 +23,6 @@ from fewbit.tokens.chat_template import ChatTemplate
 
 AXIS = ToolsAxis()
 BY_ASK = {f"calls/{item.name}": item for item in AXIS.items}
-
-
-def silent(_what, _done, _all):
-    """Show nothing."""
 
 
 def right(ask):
@@ -68,7 +64,8 @@ def example(schema):
 
 
 def measured(source, candidate, floor=None, axis=AXIS):
-    return axis.run(scripted_arms(source, candidate, floor), silent)
+    arms = scripted_arms(*(say and Scripted(say) for say in (source, candidate, floor)))
+    return axis.run(arms, no_progress)
 
 
 def rates(result, arm="candidate"):
@@ -187,10 +184,10 @@ def test_answers_are_asked_once_and_kept(tmp_path):
             raise KeyboardInterrupt
         return right(ask)
 
-    arms = scripted_arms(counting, right, work=tmp_path)
+    arms = scripted_arms(Scripted(counting), Scripted(right), work=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        AXIS.run(arms, silent)
-    result = AXIS.run(scripted_arms(counting, right, work=tmp_path), silent)
+        AXIS.run(arms, no_progress)
+    result = AXIS.run(arms, no_progress)
     assert len(asked) == 282 + 1  # the one in which it was stopped
     assert set(rates(result).values()) == {0.0}
 
@@ -261,7 +258,7 @@ def test_the_engine_writes_json_of_the_schema_under_a_grammar(tmp_path):
     config = {**CONFIG, "max_position_embeddings": 4096}
     subject = open_subject(write_subject(tmp_path / "model", config=config))
     party = local_party(subject, RunSettings(threads=1))
-    result = axis.run(Arms({Role.SOURCE: party, Role.CANDIDATE: party}), silent)
+    result = axis.run(Arms({Role.SOURCE: party, Role.CANDIDATE: party}), no_progress)
     (constrained,) = (s for s in result.slices if s.name == "structured/constrained")
     assert [(item.name, item.candidate) for item in constrained.items] == [("constrained/flag", 0)]
     left = {out.name: out.why for out in result.details.left_out}
