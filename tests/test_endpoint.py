@@ -219,6 +219,18 @@ def source(tmp_path_factory):
     return open_subject(write_subject(tmp_path_factory.mktemp("tiny") / "model"))
 
 
+def tokenizing(source, ending=""):
+    """Return what cuts texts as the source does, and conversations with an ending to each."""
+
+    def route(body):
+        if "messages" not in body:
+            return {"tokens": source.tokenizer.encode(body["content"])}
+        text = "".join(message["content"] for message in body["messages"]) + ending
+        return {"tokens": source.tokenizer.encode(text, add_special=False)}
+
+    return route
+
+
 def identity(source, **given):
     with serving(routes(**given)) as (url, _):
         party = endpoint_party(Address(url))
@@ -234,7 +246,7 @@ def test_identity_is_what_the_server_shows_and_says_what_was_not_checked(source)
     found = identity(
         source,
         props=lambda _: {"chat_template": TEMPLATE + "\n", "eos_token": "</s>"},
-        tokenize=lambda body: {"tokens": source.tokenizer.encode(body["content"])},
+        tokenize=tokenizing(source),
     )
     assert found["chat template"] == f"{len(TEMPLATE) + 1} characters"
     assert found["tokenization"] == "6 texts give the same tokens, after <s> (1)"
@@ -242,6 +254,18 @@ def test_identity_is_what_the_server_shows_and_says_what_was_not_checked(source)
     assert found["weights"].startswith("not checked")
     hidden = identity(source)
     assert [name for name in hidden if not hidden[name].startswith("not checked")] == ["vocabulary"]
+
+
+def test_a_template_that_is_not_shown_is_known_by_what_it_writes(source):
+    assert identity(source, tokenize=tokenizing(source))["chat template"] == (
+        "2 conversations give the same tokens"
+    )
+    with pytest.raises(IdentityError, match="conversation as other tokens, from token 38 on"):
+        identity(source, tokenize=tokenizing(source, "."))
+    texts = tokenizing(source)
+    for said in ({"tokens": []}, (400, {}, '{"error": "no template"}')):
+        silent = lambda body, said=said: said if "messages" in body else texts(body)  # noqa: E731
+        assert identity(source, tokenize=silent)["chat template"].startswith("not checked")
 
 
 @pytest.mark.parametrize(
@@ -259,8 +283,8 @@ def test_a_server_that_shows_another_model_is_refused(source, given, named):
 
 def test_pitfalls_that_the_server_cuts_otherwise_are_said(source):
     def unnormalized(body):
-        tokens = source.tokenizer.encode(body["content"])
-        return {"tokens": tokens if body["content"] != TEXTS[PITFALLS] else [*tokens[:9], 0]}
+        tokens = tokenizing(source)(body)["tokens"]
+        return {"tokens": tokens if body.get("content") != TEXTS[PITFALLS] else [*tokens[:9], 0]}
 
     found = identity(source, tokenize=unnormalized)["tokenization"]
     assert found.startswith("5 texts give the same tokens")

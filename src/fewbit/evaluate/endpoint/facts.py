@@ -10,14 +10,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fewbit.errors import IdentityError, RequestError
+from fewbit.errors import IdentityError, RequestError, TemplateError
 from fewbit.evaluate.endpoint.client import Client
 from fewbit.evaluate.identity import Subject, describe_prefix
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import Identity, IdentityCheck
 from fewbit.speculate.pair_probes import PITFALLS, TEXTS
+from fewbit.speculate.pair_prompt import CONVERSATIONS
+from fewbit.tokens.chat_template import ChatTemplate
 
 _NOT_CHECKED = "not checked: "
+
+_CONVERSATIONS = tuple(CONVERSATIONS[name][0] for name in ("a question", "a second question"))
+"""Without a system message, which some templates refuse, and without tools."""
 
 
 def endpoint_facts(client: Client) -> EndpointFacts:
@@ -57,7 +62,7 @@ def probe_identity(client: Client, facts: EndpointFacts, source: Subject) -> Ide
         "vocabulary": _vocabulary(facts, source),
         "special tokens": _special_tokens(client, source),
         "tokenization": _tokenization(client, facts, source),
-        "chat template": _template(client, source),
+        "chat template": _template(client, facts, source),
         "weights": f"{_NOT_CHECKED}a server does not show them",
     }
     return Identity(
@@ -115,9 +120,7 @@ def _tokenization(client: Client, facts: EndpointFacts, source: Subject) -> str:
             return f"{_NOT_CHECKED}the server does not tokenize for others"
         if tokens == ours:
             continue
-        pairs = enumerate(zip(tokens, ours, strict=False))
-        at = next((i for i, pair in pairs if len(set(pair)) > 1), min(len(tokens), len(ours)))
-        where = f"from token {at} on: {tokens[at : at + 3]}, the source {ours[at : at + 3]}"
+        where = _parting(tokens, ours)
         if name != PITFALLS:
             raise IdentityError(
                 f"The server cuts a text ({name}) into other tokens, {where}; it serves another or "
@@ -129,20 +132,29 @@ def _tokenization(client: Client, facts: EndpointFacts, source: Subject) -> str:
     return f"{alike} texts give the same tokens, after {begins}{pitfalls}"
 
 
+def _parting(tokens: Sequence[int], ours: Sequence[int]) -> str:
+    pairs = enumerate(zip(tokens, ours, strict=False))
+    at = next((i for i, pair in pairs if len(set(pair)) > 1), min(len(tokens), len(ours)))
+    return f"from token {at} on: {tokens[at : at + 3]}, the source {ours[at : at + 3]}"
+
+
 def _tokens(client: Client, facts: EndpointFacts, text: str) -> list[int] | None:
     """Return a text's tokens as the server begins and cuts it; both servers' spellings at once."""
     asked = {"content": text, "add_special": True, "parse_special": False}
-    asked |= {"model": facts.model, "prompt": text, "add_special_tokens": True}
-    found = _object(client.post("/tokenize", asked)).get("tokens")
+    return _told(client, facts, {**asked, "prompt": text, "add_special_tokens": True})
+
+
+def _told(client: Client, facts: EndpointFacts, asked: Mapping[str, Any]) -> list[int] | None:
+    found = _object(client.post("/tokenize", {"model": facts.model, **asked})).get("tokens")
     if not isinstance(found, list) or not all(isinstance(token, int) for token in found):
         return None
     return found
 
 
-def _template(client: Client, source: Subject) -> str:
+def _template(client: Client, facts: EndpointFacts, source: Subject) -> str:
     found = _object(client.get("/props")).get("chat_template")
     if not isinstance(found, str):
-        return f"{_NOT_CHECKED}the server does not show it"
+        return _conversations(client, facts, source)
     ours = source.chat_template or ""
     if found.strip() != ours.strip():
         raise IdentityError(
@@ -150,6 +162,28 @@ def _template(client: Client, source: Subject) -> str:
             f"{len(ours):,}; start the server with the source's."
         )
     return f"{len(found)} characters"
+
+
+def _conversations(client: Client, facts: EndpointFacts, source: Subject) -> str:
+    """Compare the tokens of conversations as both write them: all that vLLM shows of a template."""
+    if source.chat_template is None:
+        return f"{_NOT_CHECKED}the source has none"
+    template = ChatTemplate(source.chat_template, source.tokenizer.special_texts)
+    for messages in _CONVERSATIONS:
+        try:
+            tokens = _told(client, facts, {"messages": messages, "add_generation_prompt": True})
+            text = template.render(messages)
+        except (RequestError, TemplateError) as error:
+            return f"{_NOT_CHECKED}a conversation was not written ({error})"
+        if not tokens:
+            return f"{_NOT_CHECKED}the server does not show it"
+        ours = source.tokenizer.encode(text, add_special=False, parse_special=True)
+        if tokens != ours:
+            raise IdentityError(
+                f"The server writes a conversation as other tokens, {_parting(tokens, ours)}; "
+                "start it with the source's chat template."
+            )
+    return f"{len(_CONVERSATIONS)} conversations give the same tokens"
 
 
 def _object(value: Any) -> Mapping[str, Any]:
