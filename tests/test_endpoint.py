@@ -203,6 +203,21 @@ def test_likelihoods_come_from_an_echo():
     ]
 
 
+def test_what_a_server_would_choose_by_itself_is_said():
+    """vLLM samples as the model's folder recommends, and llama-server with a top-k, unless told."""
+    with serving(routes(chat=lambda _: events(*HELLO))) as (url, asked):
+        answers(
+            url,
+            ask(sampling=SamplingParams(temperature=0)),
+            ask("b", sampling=SamplingParams(top_k=3)),
+        )
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    first, second = (body for path, _, body in asked if path == CHAT)
+    by_top = {body["top_k"]: body for body in (first, second)}
+    assert neutral.items() <= by_top[-1].items() and by_top[-1]["temperature"] == 0
+    assert set(by_top) == {-1, 3}
+
+
 def test_a_server_without_an_echo_is_said_to_have_none():
     refuses = routes(text=lambda _: (400, {}, '{"error": {"message": "Only no echo"}}'))
     silent = routes(text=lambda _: {"choices": [{"text": "x", "logprobs": None}]})

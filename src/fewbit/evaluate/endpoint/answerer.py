@@ -30,8 +30,11 @@ from fewbit.tokens.grammar import Grammar, GrammarKind
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
-_NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Parameters that the OpenAI API has not; sent only where they do something."""
+VLLM = "vllm"
+"""What vLLM says that it is."""
+
+_ALL = -1
+"""The top-k that is none; 0 is not understood by all."""
 
 
 class EndpointAnswerer:
@@ -164,8 +167,8 @@ class EndpointParty:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that the server says of itself: it does not show its weights."""
-        return fingerprint(self.facts, __version__)
+        """Of what the server says of itself (it does not show its weights) and is asked by."""
+        return fingerprint(self.facts, _sampling(SamplingParams()), __version__)
 
     @contextmanager
     def open(self, role: Role, room: Room) -> Iterator[Arm]:
@@ -192,16 +195,23 @@ def endpoint_party(address: Address) -> EndpointParty:
 
 
 def _sampling(params: SamplingParams) -> dict[str, Any]:
-    """Return sampling parameters as the API has them; what does nothing is left out."""
-    body: dict[str, Any] = {"temperature": params.temperature}
-    if params.top_p != 1:
-        body["top_p"] = params.top_p
+    """Return sampling parameters as servers have them.
+
+    What does nothing is sent too: a server has defaults of its own otherwise (vLLM those that the
+    model's folder recommends, llama-server a top-k of 40). The OpenAI API itself has no `top_k`,
+    `min_p` and `repetition_penalty`.
+    """
+    body: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k or _ALL,
+        "min_p": params.min_p,
+        "repetition_penalty": params.repetition_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "presence_penalty": params.presence_penalty,
+    }
     if params.seed is not None:
         body["seed"] = params.seed % (1 << 31)
     if params.logit_bias:
         body["logit_bias"] = {str(token): value for token, value in params.logit_bias.items()}
-    for name in ("frequency_penalty", "presence_penalty"):
-        if getattr(params, name):
-            body[name] = getattr(params, name)
-    body |= {n: getattr(params, n) for n, off in _NEUTRAL.items() if getattr(params, n) != off}
     return body
