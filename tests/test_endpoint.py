@@ -1,3 +1,7 @@
+import re
+import zlib
+from itertools import accumulate
+
 import numpy as np
 import pytest
 from fake_server import delta, events, scored, serving
@@ -22,6 +26,7 @@ from fewbit.speculate.pair_probes import PITFALLS, TEXTS
 from fewbit.tokens.grammar import Grammar, GrammarKind
 
 MODELS = {"data": [{"id": "small", "owned_by": "us", "meta": {"n_vocab": 320, "size": 9}}]}
+VLLM = {"data": [{"id": "small", "owned_by": "vllm", "max_model_len": 64}]}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SECRET = "sesame-42"
 
@@ -203,6 +208,34 @@ def test_likelihoods_come_from_an_echo():
     ]
 
 
+def words(body):
+    """Echo a text as vLLM does: begun with `<s>`, a token a word, its leading space dropped."""
+    assert body.get("return_tokens_as_token_ids")
+    text = ["<s>", *(part.strip() for part in re.findall(r" ?[^ ]+", body["prompt"])), "!"]
+    told = {
+        "tokens": [f"token_id:{zlib.crc32(word.encode())}" for word in text],
+        "text_offset": list(accumulate(map(len, text[:-1]), initial=0)),
+        "token_logprobs": [None, *(-float(len(word)) for word in text[1:])],
+        "top_logprobs": [None, *({"x": -2.0} for _ in text[1:])],
+    }
+    return {"choices": [{"logprobs": told}], "usage": {"prompt_tokens": len(text) - 1}}
+
+
+def test_likelihoods_are_of_the_tokens_behind_those_that_all_share():
+    """Offsets lead astray: of a text that is begun by a token, and of tokens without spaces."""
+    vllm = {**routes(text=words), "/v1/models": lambda _: VLLM}
+    with serving(vllm) as (url, _), opened(url) as arm:
+        found = arm.answerer.likelihoods("It is the city", [" of Paris", " a"])
+        joined = arm.answerer.likelihoods("It is", ["land it", " a"])
+        with pytest.raises(RequestError, match="continuation 2 adds no token"):
+            arm.answerer.likelihoods("It is", [" a", ""])
+    assert [(one.logprob, one.tokens, one.greedy) for one in found] == [
+        (-7.0, 2, False),
+        (-1.0, 1, True),
+    ]
+    assert [(one.logprob, one.tokens) for one in joined] == [(-8.0, 2), (-3.0, 2)]
+
+
 def test_what_a_server_would_choose_by_itself_is_said():
     """vLLM samples as the model's folder recommends, and llama-server with a top-k, unless told."""
     with serving(routes(chat=lambda _: events(*HELLO))) as (url, asked):
@@ -221,7 +254,9 @@ def test_what_a_server_would_choose_by_itself_is_said():
 def test_a_server_without_an_echo_is_said_to_have_none():
     refuses = routes(text=lambda _: (400, {}, '{"error": {"message": "Only no echo"}}'))
     silent = routes(text=lambda _: {"choices": [{"text": "x", "logprobs": None}]})
-    for given in (refuses, silent):
+    one = {"tokens": ["x"], "token_logprobs": [-1.0], "top_logprobs": [None]}
+    deaf = routes(text=lambda _: {"choices": [{"logprobs": one}], "usage": {"prompt_tokens": 4}})
+    for given in (refuses, silent, deaf):
         with serving(given) as (url, _), opened(url) as arm:
             with pytest.raises(UnsupportedError, match="multiple choice"):
                 arm.answerer.likelihoods("It is", [" Paris"])
@@ -328,12 +363,17 @@ def test_the_bound_is_never_above_the_divergence_and_is_it_where_all_is_told():
     assert lower_bound(p[told], p[told]) == pytest.approx(0, abs=1e-12)
 
 
-def engine_server(source, spoil=0.0):
+def engine_server(source, spoil=0.0, *, by_id=False):
     """Return what answers chats as our engine does; `spoil` is added to every log-probability
-    but the likeliest."""
+    but the likeliest. `by_id` names tokens as vLLM does where it is asked to, with a text that is
+    of no use."""
     loaded = load_model(source.model.path, RunSettings(threads=1))
 
+    def named(token):
+        return f"token_id:{token}".encode() if by_id else loaded.tokenizer.token_bytes(token)
+
     def chat(body):
+        assert not body.get("logprobs") or body.get("return_tokens_as_token_ids", False) is by_id
         found = []
         prompt = tuple(body["messages"])
         asked = Ask("x", prompt, body["max_tokens"], logprobs=body.get("top_logprobs"))
@@ -341,9 +381,9 @@ def engine_server(source, spoil=0.0):
         chunks = []
         ids = {loaded.tokenizer.token_text(i): i for i in range(loaded.vocabulary)}
         for score in found[0].logprobs:
-            data = loaded.tokenizer.token_bytes(ids[score.token])
+            data = named(ids[score.token])
             top = [
-                (loaded.tokenizer.token_bytes(ids[c.token]), c.logprob + spoil * (rank > 0))
+                (named(ids[c.token]), c.logprob + spoil * (rank > 0))
                 for rank, c in enumerate(score.top)
             ]
             chunks.append(delta(content="x", logprobs=[scored(data, score.logprob, top)]))
@@ -352,13 +392,15 @@ def engine_server(source, spoil=0.0):
     return chat
 
 
+@pytest.mark.parametrize("by_id", [False, True])
 @pytest.mark.parametrize(("spoil", "least", "most"), [(0.0, 0.0, 1e-6), (-1.0, 0.01, 2.0)])
-def test_the_axis_measures_a_server_against_its_source(source, spoil, least, most):
+def test_the_axis_measures_a_server_against_its_source(source, spoil, least, most, by_id):
     axis = EndpointAxis(
         prompts={"chat": ("Hello?", "What is it?")}, tokens=6, top=12, concurrency=(1, 2)
     )
     settings = RunSettings(threads=1)
-    with serving(routes(chat=engine_server(source, spoil))) as (url, _):
+    models = {"/v1/models": lambda _: VLLM if by_id else MODELS}
+    with serving({**routes(chat=engine_server(source, spoil, by_id=by_id)), **models}) as (url, _):
         parties = {
             Role.SOURCE: local_party(source, settings),
             Role.CANDIDATE: endpoint_party(Address(url)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from fewbit.model.pieces import Piece, step_of
 from fewbit.model.runner import Runner
 from fewbit.records.answers import Likelihood
 from fewbit.runtime.step import PAGE
+
+Token = TypeVar("Token", int, str)
+"""An id, or what a server calls a token."""
 
 _ROWS = 512
 """Rows of a step, and so of logits held at once, unless one sequence alone has more."""
@@ -47,8 +51,9 @@ def likelihoods(
         RequestError: nothing is shared, a continuation adds no token, or one does not fit.
         NumericalError: a logit is NaN or infinite.
     """
-    start = min((_shared(context, whole) for whole in wholes), default=len(context))
-    _require(scoring.runner, start, wholes)
+    start = beginning(context, wholes)
+    for whole in wholes:
+        scoring.runner.checked(whole)
     whole_pages = (start - 1) // PAGE  # the row before `start` predicts, so it is each one's own
     _run_shared(scoring.runner, context[: whole_pages * PAGE])
     found: list[Likelihood] = []
@@ -57,13 +62,13 @@ def likelihoods(
     return found
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two sequences begin with alike."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def beginning(context: Sequence[Token], wholes: Sequence[Sequence[Token]]) -> int:
+    """Return how many tokens all sequences share with their context.
 
-
-def _require(runner: Runner, start: int, wholes: Sequence[Sequence[int]]) -> None:
+    Raises:
+        RequestError: none, or a continuation adds no token to them.
+    """
+    start = min((_shared(context, whole) for whole in wholes), default=len(context))
     if start < 1:
         raise RequestError(
             "no token stands before the continuations, so that their first has no likelihood; "
@@ -72,7 +77,13 @@ def _require(runner: Runner, start: int, wholes: Sequence[Sequence[int]]) -> Non
     for number, whole in enumerate(wholes, start=1):
         if len(whole) <= start:
             raise RequestError(f"continuation {number} adds no token to its context; give text.")
-        runner.checked(whole)
+    return start
+
+
+def _shared(one: Sequence[Token], other: Sequence[Token]) -> int:
+    """Return how many tokens two sequences begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 def _run_shared(runner: Runner, tokens: Sequence[int]) -> None:

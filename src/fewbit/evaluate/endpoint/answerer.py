@@ -7,6 +7,7 @@ server that echoes a prompt with its log-probabilities (vLLM does, llama-server 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from fewbit.evaluate.endpoint.client import Address, Client
 from fewbit.evaluate.endpoint.facts import endpoint_facts
 from fewbit.evaluate.endpoint.stream import heard
 from fewbit.evaluate.kept import fingerprint
+from fewbit.evaluate.likelihoods import beginning
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.sampling import SamplingParams
@@ -84,7 +86,10 @@ class EndpointAnswerer:
                 f"{self.endpoint.url} scores no answers to conversations, since the OpenAI API has "
                 "no such request; leave out the tasks that want them."
             )
-        return [self._likelihood(context, text) for text in continuations]
+        alone = self._echo(context)
+        wholes = [self._echo(context + text) for text in continuations]
+        start = beginning(alone.tokens, [whole.tokens for whole in wholes])
+        return [whole.behind(start) for whole in wholes]
 
     def _one(self, ask: Ask, body: Mapping[str, Any]) -> Answer:
         with self.client.events(TEXT if isinstance(ask.prompt, str) else CHAT, body) as events:
@@ -107,10 +112,18 @@ class EndpointAnswerer:
         if ask.tools:
             body |= {"tools": list(ask.tools), "tool_choice": "auto", "parallel_tool_calls": True}
         if ask.logprobs is not None:
-            body |= {"logprobs": True, "top_logprobs": ask.logprobs}
+            body |= {"logprobs": True, "top_logprobs": ask.logprobs, **self._naming}
         if ask.grammar is not None:
             body["response_format"] = self._format(ask.grammar)
         return body
+
+    @property
+    def _naming(self) -> Mapping[str, Any]:
+        """What has tokens named by their ids, where the server can.
+
+        vLLM's texts of them lose parts of characters, and leading spaces.
+        """
+        return {"return_tokens_as_token_ids": True} if self.endpoint.server == VLLM else {}
 
     def _format(self, grammar: Grammar) -> dict[str, Any]:
         if grammar.kind is not GrammarKind.JSON_SCHEMA or grammar.after is not None:
@@ -122,40 +135,61 @@ class EndpointAnswerer:
         described = {"name": "answer", "schema": schema, "strict": True}
         return {"type": "json_schema", "json_schema": described}
 
-    def _likelihood(self, context: str, continuation: str) -> Likelihood:
+    def _echo(self, text: str) -> _Echo:
+        """Have a text told again, with the log-probability of each of its tokens."""
         body = {
             "model": self.endpoint.model,
-            "prompt": context + continuation,
+            "prompt": text,
             "max_tokens": 1,
             "temperature": 0,
             "echo": True,
             "logprobs": 1,
+            **self._naming,
         }
         try:
-            found = self.client.post(TEXT, body)
-            told = found["choices"][0]["logprobs"]
-            given = list(
-                zip(told["tokens"], told["text_offset"], told["token_logprobs"], strict=True)
-            )
-            top = told["top_logprobs"]
+            return _echoed(self.client.post(TEXT, body))
         except (RequestError, KeyError, TypeError, IndexError, ValueError) as error:
             raise UnsupportedError(
                 f"{self.endpoint.url} does not give log-probabilities of a given text ({error}); "
                 "multiple choice cannot be asked of it, so leave those tasks out."
             ) from error
-        end = len(context) + len(continuation)
-        scored = [
-            (logprob, logprob >= max(top[i].values(), default=logprob))
-            for i, (token, at, logprob) in enumerate(given)
-            if logprob is not None and at + len(token) > len(context) and at < end
-        ]
-        if not scored:
-            raise RequestError("a continuation adds no token to its context; give text.")
+
+
+@dataclass(frozen=True)
+class _Echo:
+    """The tokens of a text as a server names them, with their log-probabilities."""
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    """In nats; NaN of the first, which nothing stands before."""
+    best: tuple[float, ...]
+    """Of the likeliest token at each place."""
+
+    def behind(self, start: int) -> Likelihood:
+        """Return how likely all tokens from one on are."""
+        scored = list(zip(self.logprobs, self.best, strict=True))[start:]
         return Likelihood(
             logprob=sum(logprob for logprob, _ in scored),
             tokens=len(scored),
-            greedy=all(first for _, first in scored),
+            greedy=all(logprob >= best for logprob, best in scored),
         )
+
+
+def _echoed(found: Mapping[str, Any]) -> _Echo:
+    """Read an echo, without the token that was generated behind it.
+
+    Offsets into the text are not looked at: vLLM counts what begins a text, and loses the spaces
+    that some tokenizers drop.
+    """
+    told, usage = found["choices"][0]["logprobs"], found.get("usage") or {}
+    places = list(zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True))
+    count = int(usage.get("prompt_tokens", len(places) - 1))
+    if not 0 < count <= len(places):
+        raise ValueError("it does not tell the text again")
+    logprobs = tuple(math.nan if one is None else float(one) for _, one, _ in places[:count])
+    tops = (() if top is None else top.values() for _, _, top in places[:count])
+    best = tuple(max((one, *top)) for one, top in zip(logprobs, tops, strict=True))
+    return _Echo(tuple(str(token) for token, *_ in places[:count]), logprobs, best)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Ask, answer_missing, conversation
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.endpoint.answerer import EndpointAnswerer
+from fewbit.evaluate.endpoint.stream import TOKEN_ID
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.prompts import Prompts, builtin_prompts
 from fewbit.progress import Progress
@@ -142,10 +143,11 @@ class Compared:
 
 
 class _Ids:
-    """The source's tokens by their bytes; of equal ones the lowest id that is not special."""
+    """The source's tokens by id or by bytes; of equal ones the lowest id that is not special."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokens = set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
+        self._by_name = {f"{TOKEN_ID}{token}": token for token in tokens}
         plain = sorted(tokens - tokenizer.special_ids, reverse=True)
         self._by_bytes = {
             tokenizer.token_bytes(t): t for t in sorted(tokens & tokenizer.special_ids)
@@ -153,8 +155,9 @@ class _Ids:
         self._by_bytes |= {tokenizer.token_bytes(t): t for t in plain}
 
     def of(self, token: str) -> int | None:
-        """Return the id of a token as an endpoint gives it: its bytes as Latin-1."""
-        return self._by_bytes.get(token.encode("latin-1"))
+        """Return the id of a token as an endpoint gives it: as `TOKEN_ID`, or bytes as Latin-1."""
+        named = self._by_name.get(token)
+        return self._by_bytes.get(token.encode("latin-1")) if named is None else named
 
 
 def compare(

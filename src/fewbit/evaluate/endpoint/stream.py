@@ -13,6 +13,9 @@ from fewbit.errors import RequestError
 from fewbit.records.answers import Answer, TokenChance, TokenScore
 from fewbit.records.generation import FinishReason
 
+TOKEN_ID = "token_id:"
+"""What vLLM, where it is asked for ids, puts before one in a token's place."""
+
 _ENDINGS = {
     "stop": FinishReason.STOP,
     "tool_calls": FinishReason.STOP,
@@ -20,6 +23,9 @@ _ENDINGS = {
     "content_filter": FinishReason.STOP,
     "length": FinishReason.LENGTH,
 }
+
+_SAID = ("content", "reasoning_content", "reasoning")
+"""Where a server puts text; the last two are for thoughts that it takes out of the answer."""
 
 
 @dataclass
@@ -74,7 +80,7 @@ def _hear(found: _Heard, event: Any, now: float) -> None:
     found.usage = event.get("usage") or found.usage
     for choice in event.get("choices", ()):
         delta = choice.get("delta") or {"content": choice.get("text")}
-        said = delta.get("content") or delta.get("reasoning_content") or ""
+        said = next((delta[key] for key in _SAID if delta.get(key)), "")
         calls = delta.get("tool_calls") or ()
         if said or calls:
             found.times.append(now)
@@ -112,9 +118,14 @@ def _scores(logprobs: Mapping[str, Any]) -> list[TokenScore]:
 
 
 def _token(told: Mapping[str, Any]) -> str:
-    """Return a token's bytes as Latin-1 text, which keeps what is no whole character."""
-    given = told.get("bytes")
-    raw = str(told["token"]).encode() if given is None else bytes(given)
+    """Return a token's id where that was told, else its bytes as Latin-1 text.
+
+    That keeps what is no whole character.
+    """
+    token, given = str(told["token"]), told.get("bytes")
+    if token.startswith(TOKEN_ID):
+        return token
+    raw = token.encode() if given is None else bytes(given)
     return raw.decode("latin-1")
 
 
