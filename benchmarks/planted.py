@@ -27,7 +27,8 @@ from fewbit.evaluate.machine.kernel_axis import kernel_findings
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tools.sampling import sampling_asks, sampling_findings
 from fewbit.formats.spec import QuantTensor
-from fewbit.model.runner import RunSettings, planned_kernels
+from fewbit.model.chosen_kernels import planned_kernels
+from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
 from fewbit.quantization import quantize

@@ -12,8 +12,9 @@ from fewbit.cli.app import run
 from fewbit.errors import BadFileError, KernelError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS
 from fewbit.model.binding import bind
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.decoder import build_program
-from fewbit.model.runner import RunSettings, planned_kernels, runner_of
+from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.quantization.pipeline import QuantizeSettings

@@ -21,7 +21,8 @@ from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError, MissingError, NumericalError, UnsupportedError
 from fewbit.formats import fp8
 from fewbit.formats.registry import decode
-from fewbit.model.runner import RunSettings, planned_kernels, runner_of
+from fewbit.model.chosen_kernels import planned_kernels
+from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.records.kernels import Activations
 from fewbit.records.kv import KvForm, KvScales

@@ -5,8 +5,9 @@ from tiny_subjects import tokenizer, write_subject
 from tokenizers import pre_tokenizers
 
 from fewbit.errors import KernelError
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.facts import inspect_model, model_facts, quantized_formats
-from fewbit.model.runner import RunSettings, planned_kernels
+from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import built_in

@@ -18,8 +18,9 @@ from tiny_tokenizers import byte_level, sentence_piece
 
 from fewbit.errors import FewbitError
 from fewbit.model import gguf as model_gguf
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.facts import inspect_model
-from fewbit.model.runner import RunSettings, planned_kernels
+from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 
 DAMAGED = 250

@@ -7,7 +7,8 @@ from packed_models import Integers, gptq, llama_integers, packed_llama, random_i
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError, UnsupportedError
 from fewbit.formats.registry import decode
-from fewbit.model.runner import RunSettings, planned_kernels, runner_of
+from fewbit.model.chosen_kernels import planned_kernels
+from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.records.kernels import Activations
 

@@ -6,9 +6,10 @@ from tiny_models import CONFIGS, HUGGINGFACE_ONLY, random_weights, write_gguf, w
 
 from fewbit.errors import KernelError, RequestError, UsageError
 from fewbit.model.binding import bind, is_vector
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.decoder import build_program
 from fewbit.model.pieces import Piece, step_of
-from fewbit.model.runner import RunSettings, load, planned_kernels, runner_of
+from fewbit.model.runner import RunSettings, load, runner_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
 from fewbit.quantization import quantize

@@ -7,8 +7,9 @@ import pytest
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
 from fewbit.evaluate.machine.work import cache_bytes, integer_operations, weight_bytes
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.decoder import build_program
-from fewbit.model.runner import RunSettings, planned_kernels
+from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 
 

@@ -39,8 +39,9 @@ def inspect(  # noqa: PLR0913
     """
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
+    from fewbit.model.chosen_kernels import kernel_plan, planned_kernels
     from fewbit.model.facts import inspect_model
-    from fewbit.model.runner import RunSettings, kernel_plan, planned_kernels
+    from fewbit.model.runner import RunSettings
     from fewbit.model.weights import open_draft_model
     from fewbit.records.manifest import read_manifest
     from fewbit.report.inspection import print_inspection

@@ -27,9 +27,10 @@ from fewbit.evaluate.gating.gate import judge, waived
 from fewbit.evaluate.gating.sequential import at_look
 from fewbit.evaluate.identity import Subject, check_identity, describe_prefix, origin_note
 from fewbit.evaluate.subject import open_subject
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.decoder import build_program
 from fewbit.model.facts import model_facts
-from fewbit.model.runner import RunSettings, planned_kernels
+from fewbit.model.runner import RunSettings
 from fewbit.program import CacheType
 from fewbit.progress import Progress, unwatched
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -13,22 +13,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbit.errors import KernelError, NumericalError, RequestError, UsageError
-from fewbit.formats.spec import QuantTensor
-from fewbit.model.binding import Choose, bind
+from fewbit.model.chosen_kernels import bound
 from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.memory import plan_memory, require_room
 from fewbit.model.packed import find_kept, keep
 from fewbit.model.pieces import Piece, step_of
 from fewbit.model.weights import ModelSource, open_model
-from fewbit.program import OUTSIDE, CacheType, Program, Slot
-from fewbit.records.kernels import Activations, KernelPlan, KernelRecord, kernel_fallbacks
+from fewbit.program import OUTSIDE, CacheType, Program
+from fewbit.records.kernels import Activations, KernelRecord, kernel_fallbacks
 from fewbit.records.loading import LoadRecord, MemoryPlan
-from fewbit.runtime.chooser import choose, choose_isa, demand, rounding_of
+from fewbit.runtime.chooser import demand
 from fewbit.runtime.executor import Binding, Executor, Tap
 from fewbit.runtime.native import NativeExecutor, Pool, available_cores
-from fewbit.runtime.pack import Layout
-from fewbit.runtime.reference import ReferenceExecutor, choose_reference
+from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE
 
 DEFAULT_CONTEXT = 8192
@@ -263,7 +261,7 @@ def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = No
     context = _context(source.config, settings.context)
     pages = settings.sequences * -(-context // PAGE)
     program = build_program(source.config, settings.cache_type, rotate_keys=settings.rotate_keys)
-    binding = _bound(source, program, settings)
+    binding = bound(source, program, settings)
     if settings.strict:
         _refuse_fallbacks(binding)
     memory = plan_memory(source.config, program, binding.kernels.values(), pages)
@@ -281,70 +279,6 @@ def _taps(config: ModelConfig, settings: RunSettings) -> tuple[Tap, ...]:
     """Return where the residual stream is taken, after each of the settings' layers."""
     after = () if settings.states is None else settings.states(config.layers)
     return tuple((n - 1, "mlp_add") if n else (OUTSIDE, "embed") for n in after)
-
-
-def planned_kernels(source: ModelSource, settings: RunSettings) -> tuple[KernelRecord, ...]:
-    """Return the kernels that `runner_of` would choose, in order of first use; nothing is packed.
-
-    Raises:
-        KernelError: no kernel can run a matrix, or not the one that is forced.
-    """
-    return tuple(_bound(source, build_program(source.config), settings).kernels.values())
-
-
-def kernel_plan(source: ModelSource, settings: RunSettings) -> KernelPlan:
-    """Return the kernels that `runner_of` would choose, with where and on what; nothing is packed.
-
-    Raises:
-        KernelError: as `planned_kernels`.
-    """
-    kernels = planned_kernels(source, settings)
-    return KernelPlan(
-        model=source.path.stem if source.path.is_file() else source.path.resolve().name,
-        path=str(source.path),
-        isa=choose_isa(demand(settings.isa, settings.kernel).isa),
-        kernels=kernels,
-    )
-
-
-def _bound(source: ModelSource, program: Program, settings: RunSettings) -> Binding:
-    binding = bind(source, program, _chooser(source, settings))
-    if settings.kernel is not None:
-        _require_used(settings.kernel, binding.kernels.values())
-    return binding
-
-
-def _chooser(source: ModelSource, settings: RunSettings) -> Choose:
-    """Return the executor's chooser; inputs are rounded as the settings or else the model say."""
-
-    def activations(slot: Slot) -> Activations:
-        return settings.activations or source.activations(slot)
-
-    if settings.executor == "reference":
-        return lambda slot, tensor: choose_reference(
-            slot, tensor, activations(slot), source.input_scale(slot)
-        )
-    wanted = demand(settings.isa, settings.kernel, settings.activations)
-
-    layout = Layout.NESTED if settings.nested else Layout.PLAIN
-
-    def native(slot: Slot, tensor: QuantTensor) -> KernelRecord:
-        asked = replace(wanted, input_scale=source.input_scale(slot), layout=layout)
-        if activations(slot) is Activations.INT8:  # the chooser's default, unless it is asked for
-            return choose(slot, tensor, asked)
-        return choose(slot, tensor, replace(asked, activations=rounding_of(activations(slot))))
-
-    return native
-
-
-def _require_used(kernel: str, chosen: Collection[KernelRecord]) -> None:
-    if any(record.kernel == kernel for record in chosen):
-        return
-    packed = sorted({record.kernel.partition("/")[0] for record in chosen})
-    raise KernelError(
-        f"Kernel '{kernel}' was asked for, but no matrix of the model has its weights; they are "
-        f"packed as {', '.join(packed)}."
-    )
 
 
 def _load_native(  # noqa: PLR0913, PLR0917

@@ -22,8 +22,8 @@ from fewbit.evaluate.endpoint.facts import probe_identity
 from fewbit.evaluate.evaluation import EvaluationSettings, arm_facts, opened, working
 from fewbit.evaluate.gating.gate import judge, waived
 from fewbit.evaluate.identity import Subject
+from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.facts import model_facts
-from fewbit.model.runner import planned_kernels
 from fewbit.progress import Progress, unwatched
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
