@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fewbit.api.arguments import Prompt, checked_ids, prompt_ids, require_whole, strings_of
 from fewbit.api.serving import Desk, Generated, TextStream
 from fewbit.checkpoint.local import cache_root, local_path
 from fewbit.engine.chosen_draft import NONE, ChosenDraft, OpenedDraft, choose_draft, choose_file
@@ -19,7 +20,7 @@ from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel, load_model
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
-from fewbit.errors import FaultError, MissingError, RequestError, UsageError
+from fewbit.errors import FaultError, RequestError, UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.weights import ModelSource
@@ -30,12 +31,6 @@ from fewbit.records.loading import LoadRecord
 from fewbit.sampling import SamplingParams
 from fewbit.tokens.grammar import Grammar
 from fewbit.tokens.tokenizer import Tokenizer
-
-Message: TypeAlias = Mapping[str, str]
-"""A message of a conversation: `role` (system, user, assistant) and `content`."""
-
-Prompt: TypeAlias = str | Sequence[Message]
-"""A text to be continued as it is, or a conversation to be answered."""
 
 GREEDY = SamplingParams(temperature=0)
 """The likeliest token each time."""
@@ -131,15 +126,15 @@ class Model:
             raise RequestError(
                 f"sampling is of type {type(sampling).__name__}; give a fewbit.SamplingParams."
             )
-        _require_whole("max_tokens", max_tokens)
-        _require_whole("top_logprobs", top_logprobs)
+        require_whole("max_tokens", max_tokens)
+        require_whole("top_logprobs", top_logprobs)
         if grammar is not None and not isinstance(grammar, Grammar):
             raise RequestError(
                 f"grammar is of type {type(grammar).__name__}; give a fewbit.Grammar."
             )
-        ending = StopCondition(max_tokens, loaded.ends, _strings(stop))
+        ending = StopCondition(max_tokens, loaded.ends, strings_of(stop))
         request = Request(
-            _ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs, grammar=grammar
+            prompt_ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs, grammar=grammar
         )
         if self._desk is None:
             self._desk = Desk(Engine(loaded.served, self._speculation(loaded)))
@@ -164,7 +159,7 @@ class Model:
         """
         runner = self._open().runner
         self.require_idle("asking for logits")
-        ids = _checked_ids(runner, tokens, first)
+        ids = checked_ids(runner, tokens, first)
         self._desk = None  # the sequence is written where shared prefixes of generations lay
         rows = [block.copy() for block in runner.score(ids, first)]
         return np.concatenate(rows)
@@ -351,64 +346,3 @@ def located(model: str | Path, progress: Fetching = unwatched_bytes) -> Path:
     from fewbit.checkpoint.download import resolve  # noqa: PLC0415 - what a network needs is slow
 
     return resolve(model, cache, progress)
-
-
-def _require_whole(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, int):
-        raise RequestError(f"{name} is {value!r}; give a whole number, or None.")
-
-
-def _strings(stop: object) -> tuple[str, ...]:
-    if isinstance(stop, str):
-        return (stop,)
-    if not isinstance(stop, Sequence) or not all(isinstance(string, str) for string in stop):
-        raise RequestError(f"stop is {stop!r}; give a string or a list of strings.")
-    return tuple(stop)
-
-
-def _ids(loaded: LoadedModel, prompt: Prompt) -> tuple[int, ...]:
-    if isinstance(prompt, str):
-        return loaded.text_prompt(prompt)
-    messages = _checked_messages(prompt)
-    if loaded.template is None:
-        raise MissingError(
-            f"{loaded.runner.source.path} has no chat template; give the prompt as a string, or "
-            "load an instruct model."
-        )
-    return loaded.chat_prompt(messages)
-
-
-def _checked_messages(prompt: object) -> list[Message]:
-    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
-        raise RequestError(
-            f"The prompt is of type {type(prompt).__name__}; give a string, or a list of messages "
-            'such as [{"role": "user", "content": "..."}].'
-        )
-    if not prompt:
-        raise RequestError("The prompt has no messages; give at least one.")
-    for number, message in enumerate(prompt):
-        is_text = isinstance(message, Mapping) and all(
-            isinstance(message.get(key), str) for key in ("role", "content")
-        )
-        if not is_text:
-            raise RequestError(
-                f"Message {number} of the prompt is {str(message)[:80]!r}; a message has the "
-                "strings `role` and `content`."
-            )
-    return list(prompt)
-
-
-def _checked_ids(runner: Runner, tokens: ArrayLike, first: int) -> NDArray[np.int32]:
-    try:
-        given = np.asarray(tokens)
-    except ValueError as error:
-        raise RequestError(f"The tokens are no row of ids ({error}); give a list of int.") from None
-    if given.size and given.dtype.kind not in "iu":
-        raise RequestError(f"The tokens are of type {given.dtype}; give token ids, integers.")
-    ids = runner.checked(given)
-    if not isinstance(first, int) or not 0 <= first < len(ids):
-        raise RequestError(
-            f"first is {first!r}, and the sequence has positions 0 to {len(ids) - 1}; give one of "
-            "them."
-        )
-    return ids
