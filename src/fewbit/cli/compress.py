@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from fewbit.cli.calibration import TEXT, TextOptions
-from fewbit.cli.measuring import names_in
+from fewbit.cli.measuring import ON_AXES, AxesOptions
 from fewbit.cli.output import JsonOption
 from fewbit.records.runtime import Runtime
 
 if TYPE_CHECKING:
+    from fewbit.evaluate.axes import AxisOptions
+    from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.quantization.job import Resume
     from fewbit.quantization.target import Target
+    from fewbit.records.gate import Gate
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AttemptOptions:
+    """How attempts are made and measured."""
+
+    threads: Annotated[
+        int | None, Parameter(help="Threads of the native executor; every core by default.")
+    ] = None
+    executor: Annotated[str, Parameter(help="native, or reference (slow, the truth in tests).")] = (
+        "native"
+    )
+    strict: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Refuse what some tensor would need a fallback for: recipes are left out, and a "
+            "model that some matrix would not be run as stored in ends the run.",
+        ),
+    ] = False
+    resume: Annotated[
+        Literal["auto", "required", "never"],
+        Parameter(
+            help="Go on with work that an earlier run left (auto), which must be there (required), "
+            "or delete it (never). Work that was asked for otherwise is refused."
+        ),
+    ] = "auto"
+
+    @property
+    def resuming(self) -> Resume:
+        """What becomes of work that an earlier run left."""
+        from fewbit.quantization.job import Resume
+
+        return Resume(self.resume)
+
+    def evaluation(self, gate: Gate, options: AxisOptions) -> EvaluationSettings:
+        """Return how an attempt is measured, with the look that spares hopeless ones the rest."""
+        from fewbit.compress.loop import SCREEN_WINDOWS
+        from fewbit.evaluate.axes import first_look
+        from fewbit.evaluate.evaluation import EvaluationSettings
+        from fewbit.evaluate.gating.sequential import has_room
+
+        return EvaluationSettings(
+            gate=gate,
+            screen=first_look(options, SCREEN_WINDOWS) if has_room(gate.level) else (),
+            threads=self.threads,
+            executor=self.executor,
+            strict=self.strict,
+        )
+
+
+ATTEMPT = AttemptOptions()
 
 
 def compress(  # noqa: PLR0913
@@ -25,14 +83,9 @@ def compress(  # noqa: PLR0913
     budget: str | None = None,
     target: Annotated[Runtime, Parameter(name="--target")] = "fewbit",
     accept: Path | None = None,
-    axes: str = "",
-    text: Path | None = None,
-    windows: int = 40,
+    axes: AxesOptions = ON_AXES,
     calibration: TextOptions = TEXT,
-    threads: int | None = None,
-    executor: str = "native",
-    strict: Annotated[bool, Parameter(negative="")] = False,
-    resume: Literal["auto", "required", "never"] = "auto",
+    attempts: AttemptOptions = ATTEMPT,
     json: JsonOption = None,
 ) -> int:
     """Try recipes until one is accepted; keep the evidence.
@@ -49,52 +102,32 @@ def compress(  # noqa: PLR0913
             order of cost. Without it the smallest accepted artefact is looked for.
         target: The runtime that the artefact is for; it is written in that one's format.
         accept: A gate.toml with the margins; by default those that are built in.
-        axes: Which axes are measured, as for fewbit eval.
-        text: A UTF-8 file to measure on, as for fewbit eval.
-        windows: Windows of 512 tokens to score for each recipe, at most.
+        axes: What each attempt is measured on.
         calibration: What recipes that look at text are calibrated on.
-        threads: Threads of the native executor; every core by default.
-        executor: native, or reference (slow, the truth in tests).
-        strict: Refuse what some tensor would need a fallback for: recipes are left out, and a
-            model that some matrix would not be run as stored in ends the run.
-        resume: Go on with work that an earlier run left (auto), which must be there (required), or
-            delete it (never). Work that was asked for otherwise is refused.
+        attempts: How attempts are made and measured.
         json: Write the report to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
-    from fewbit.compress.loop import PAGE, SCREEN_WINDOWS, CompressSettings
+    from fewbit.compress.loop import PAGE, CompressSettings
     from fewbit.compress.loop import compress as run
-    from fewbit.evaluate.axes import AxisOptions, axes_named, first_look
-    from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.evaluate.axes import axes_named
     from fewbit.evaluate.gating.file import find_gate
-    from fewbit.evaluate.gating.sequential import has_room
-    from fewbit.quantization.job import Resume
     from fewbit.report.terminal import print_compress
 
     gate = find_gate(accept)
-    options = AxisOptions(
-        text=text, windows=windows, executor=executor, threads=threads, level=gate.level
-    )
-    measuring = EvaluationSettings(
-        gate=gate,
-        screen=first_look(options, SCREEN_WINDOWS) if has_room(gate.level) else (),
-        threads=threads,
-        executor=executor,
-        strict=strict,
-    )
+    options = axes.options(gate, attempts.threads, attempts.executor)
     settings = CompressSettings(
         recipes=recipe or None,
         budget=_budget(budget),
         runtime=target,
-        evaluation=measuring,
-        text=calibration.settings(threads),
-        strict=strict,
-        resume=Resume(resume),
+        evaluation=attempts.evaluation(gate, options),
+        text=calibration.settings(attempts.threads),
+        strict=attempts.strict,
+        resume=attempts.resuming,
     )
-    names = names_in(axes)
-    source, chosen = locate(model), axes_named(names, options)
+    source, chosen = locate(model), axes_named(axes.names, options)
     with watched() as progress:
         report = run(source, out, chosen, settings, progress)
     deliver(report, json, print_compress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.endpoints import ENDPOINT, EndpointOptions
-from fewbit.cli.measuring import MEASURING, MeasuringOptions, names_in
+from fewbit.cli.measuring import MEASURING, ON_AXES, AxesOptions, MeasuringOptions
 from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.errors import StoppedError
 
@@ -28,11 +28,8 @@ def eval(  # noqa: PLR0913
     /,
     *,
     against: str,
-    axes: str = "",
+    axes: AxesOptions = ON_AXES,
     gate: Path | None = None,
-    suite: Path | None = None,
-    text: Path | None = None,
-    windows: int = 40,
     work: Path | None = None,
     measuring: MeasuringOptions = MEASURING,
     endpoint: EndpointOptions = ENDPOINT,
@@ -48,14 +45,8 @@ def eval(  # noqa: PLR0913
         candidate: The model to measure: a name, a GGUF file, a folder, or the URL of an
             OpenAI-compatible server, which has the axes endpoint, tasks, safety and tools.
         against: The exact source it was made from.
-        axes: Which axes, with commas: language, tasks, safety, long-context, tools, speed, memory,
-            kernels, numerics, or all. By default language, kernels and numerics (language alone on
-            the reference executor); of a URL all four.
+        axes: What the model is measured on.
         gate: A gate.toml with the margins; by default those that are built in.
-        suite: A folder of tasks to use in place of the built-in ones.
-        text: A UTF-8 file: plain, or .jsonl with "text" in each line. By default text that this
-            Python carries: pydoc topics and the standard library.
-        windows: Windows of 512 tokens to score, at most, spread over the documents.
         work: A folder that keeps what is measured; one run at a time uses it, and the outcomes of a
             source there serve many candidates.
         measuring: How the two models are run.
@@ -66,26 +57,20 @@ def eval(  # noqa: PLR0913
     from fewbit.atomic import write_bytes
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
-    from fewbit.evaluate.axes import AxisOptions, axes_named
+    from fewbit.evaluate.axes import axes_named
     from fewbit.evaluate.gating.file import find_gate
     from fewbit.report.html import evaluation_page
     from fewbit.report.terminal import print_evaluation
 
     settings = measuring.settings(find_gate(gate), work)
-    options = AxisOptions(
-        text=text,
-        windows=windows,
-        suite=suite,
-        executor=measuring.executor,
-        threads=measuring.threads,
-        level=settings.gate.level,
-    )
-    names = names_in(axes)
+    options = axes.options(settings.gate, measuring.threads, measuring.executor)
     address = endpoint.address(candidate)
     if address is None:
-        found = measured(locate(against), locate(candidate), axes_named(names, options), settings)
+        found = measured(
+            locate(against), locate(candidate), axes_named(axes.names, options), settings
+        )
     else:
-        found = _served(locate(against), address, names, options, settings)
+        found = _served(locate(against), address, axes.names, options, settings)
     if html is not None:
         write_bytes(html, evaluation_page(found).encode())
     deliver(found, json, print_evaluation)

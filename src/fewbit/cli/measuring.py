@@ -1,8 +1,9 @@
-"""Options of running a candidate that is measured."""
+"""Options of what a candidate is measured on, and of how it is run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -11,10 +12,58 @@ from fewbit.cli.activations import ActivationsOption, rounding
 from fewbit.cli.cache import KvOption, RotateOption, cache_type
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from fewbit.evaluate.axes import AxisOptions
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.records.gate import Gate
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AxesOptions:
+    """What a candidate is measured on."""
+
+    axes: Annotated[
+        str,
+        Parameter(
+            help="Which axes, with commas: language, tasks, safety, long-context, tools, speed, "
+            "memory, kernels, numerics, or all. By default language, kernels and numerics "
+            "(language alone on the reference executor); of a URL endpoint, tasks, safety and "
+            "tools."
+        ),
+    ] = ""
+    suite: Annotated[
+        Path | None, Parameter(help="A folder of tasks to use in place of the built-in ones.")
+    ] = None
+    text: Annotated[
+        Path | None,
+        Parameter(
+            help='A UTF-8 file: plain, or .jsonl with "text" in each line. By default text that '
+            "this Python carries: pydoc topics and the standard library."
+        ),
+    ] = None
+    windows: Annotated[
+        int, Parameter(help="Windows of 512 tokens to score, at most, spread over the documents.")
+    ] = 40
+
+    @property
+    def names(self) -> list[str]:
+        """The axes that are named."""
+        return [name.strip() for name in self.axes.split(",") if name.strip()]
+
+    def options(
+        self, gate: Gate, threads: int | None = None, executor: str = "native"
+    ) -> AxisOptions:
+        """Return what is asked of the axes, under a gate."""
+        from fewbit.evaluate.axes import AxisOptions
+
+        return AxisOptions(
+            text=self.text,
+            windows=self.windows,
+            suite=self.suite,
+            executor=executor,
+            threads=threads,
+            level=gate.level,
+        )
 
 
 @Parameter(name="*")
@@ -85,9 +134,5 @@ class MeasuringOptions:
         )
 
 
+ON_AXES = AxesOptions()
 MEASURING = MeasuringOptions()
-
-
-def names_in(text: str) -> list[str]:
-    """Return names that are given with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]

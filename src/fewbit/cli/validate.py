@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.bench_draft import DraftOptions
+from fewbit.cli.measuring import AxesOptions
 from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.cli.running import RUNNING, RunningOptions, counts
 from fewbit.errors import IdentityError, UsageError
@@ -26,15 +27,10 @@ _PROMPT = 512  # of requests without a draft, of which none is measured here
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class QualityOptions:
+class QualityOptions(AxesOptions):
     """What the target is measured on against its source."""
 
-    axes: Annotated[
-        str, Parameter(help="Which axes, with commas, as in eval; the quick ones by default.")
-    ] = ""
     gate: Annotated[Path | None, Parameter(help="A gate.toml with the margins.")] = None
-    suite: Annotated[Path | None, Parameter(help="A folder of tasks of your own.")] = None
-    text: Annotated[Path | None, Parameter(help="A UTF-8 file, plain or .jsonl.")] = None
     work: Annotated[
         Path | None, Parameter(help="A folder that keeps what is measured, for another run.")
     ] = None
@@ -176,16 +172,12 @@ def _quality(
 ) -> tuple[Evaluation | None, str]:
     """Measure the target against its source; where they are not one model, say why."""
     from fewbit.cli.eval import measured
-    from fewbit.cli.measuring import MeasuringOptions, names_in
-    from fewbit.evaluate.axes import AxisOptions, axes_named
+    from fewbit.cli.measuring import MeasuringOptions
+    from fewbit.evaluate.axes import axes_named
     from fewbit.evaluate.gating.file import find_gate
 
     gate = find_gate(quality.gate)
-    options = AxisOptions(
-        text=quality.text, suite=quality.suite, threads=running.threads, level=gate.level
-    )
-    names = names_in(quality.axes)
-    axes = axes_named(names, options)
+    axes = axes_named(quality.names, quality.options(gate, running.threads))
     measuring = MeasuringOptions(
         threads=running.threads,
         activations=running.activations,
