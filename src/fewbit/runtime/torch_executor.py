@@ -27,6 +27,7 @@ from fewbit.errors import UnsupportedError
 from fewbit.formats.registry import decode
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import (
+    OUTSIDE,
     Activation,
     Add,
     Attention,
@@ -147,6 +148,10 @@ class TorchExecutor:
         """The head, which is left to the caller: its logits may not fit in memory at once."""
         self._states = head.x
         self._segments = _segments(program, program.ops[:last], head.x)
+        inside = max(i for i, op in enumerate(program.ops) if op.layer != OUTSIDE)
+        self.stream = program.ops[inside]
+        """The op that writes the residual stream behind the last layer."""
+        self._behind = program.ops[inside + 1 : last]
 
     def states(self, tokens: Tensor) -> Tensor:
         """Return what the head multiplies, [batch, length, hidden] in the executor's arithmetic.
@@ -166,6 +171,18 @@ class TorchExecutor:
             else:
                 left = run(*given)
             buffers |= dict(zip(segment.left, left, strict=True))
+        return buffers[self._states]
+
+    def finish(self, stream: Tensor, tokens: Tensor) -> Tensor:
+        """Return what the head multiplies, from the residual stream behind the last layer.
+
+        Args:
+            stream: float32 [batch, length, hidden].
+            tokens: int64 [batch, length].
+        """
+        buffers: _Buffers = {self.stream.out: stream}
+        for op in self._behind:
+            buffers[op.out] = self.run(op, buffers, tokens)
         return buffers[self._states]
 
     def logits(self, states: Tensor) -> Tensor:

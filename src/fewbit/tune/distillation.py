@@ -31,6 +31,7 @@ from fewbit.tune.settings import (
     TuneSettings,
     TuneText,
 )
+from fewbit.tune.source import run_source
 from fewbit.tune.states import Batch, States, Text, batches
 from fewbit.tune.training import ARITHMETIC, Lesson, Teacher, Training
 
@@ -120,9 +121,10 @@ def _teacher(
     arithmetic = ARITHMETIC[settings.precision]
     weights = DecodedWeights({slot: source.read(slot) for slot in program.slots()}, arithmetic)
     executor = TorchExecutor(program, weights, arithmetic)
+    longest = max(len(window) for window in text.windows)
     states = States(folder / "states", text, source.config.hidden, arithmetic, key)
     states.fill(
-        executor,
+        run_source(source, program, executor, settings.precision, (_SOURCE_WINDOWS, longest)),
         _SOURCE_WINDOWS,
         lambda done, total: job.progress(TuneProgress("source", done, total)),
     )

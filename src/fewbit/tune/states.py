@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fewbit.atomic import write_bytes
-from fewbit.runtime.torch_executor import TorchExecutor
+from fewbit.tune.source import RunSource
 
 _BYTES = {torch.float32: 4, torch.bfloat16: 2}
 
@@ -69,14 +69,14 @@ class States:
         shape = (int(self._starts[-1]), hidden * _BYTES[arithmetic])
         self._rows = np.memmap(path, np.uint8, "r+" if self._done else "w+", shape=shape)
 
-    def fill(self, executor: TorchExecutor, size: int, told: Callable[[int, int], None]) -> None:
+    def fill(self, run: RunSource, size: int, told: Callable[[int, int], None]) -> None:
         """Run the source over what is not there yet, `size` windows at a time."""
         total = len(self._text.windows)
         while self._done < total:
             chosen = range(self._done, min(self._done + size, total))
             batch = self._text.batch(chosen)
             with torch.no_grad():
-                states = executor.states(batch.tokens)
+                states = run(batch.tokens)
             for row, i in enumerate(chosen):
                 self._write(i, states[row, : len(self._text.windows[i])])
             self._rows.flush()
