@@ -8,10 +8,10 @@ import pytest
 from spoiled import MIXTRAL, failed, opened, spoil, write_pair
 
 from fewbit.evaluate.artefact.scan import far_matrices, ranked_outliers, scan, uncalibrated_experts
-from fewbit.evaluate.artefact.tensor import chance_clipped, scan_tensor
+from fewbit.evaluate.artefact.tensor import CLIPPED_ERROR, chance_clipped, scan_tensor
 from fewbit.formats import affine, blocks, kquants
 from fewbit.formats.grid import layout
-from fewbit.formats.registry import F32, encode, parse_format
+from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.formats.spec import QuantTensor
 from fewbit.records.base import from_json, to_json
 from fewbit.records.manifest import Change
@@ -82,6 +82,16 @@ def test_a_clipped_group_is_located():
     scales[30, 4] /= 4096  # no value is as small as a 4096th of the range, but by chance
     tensor = affine.encode_with(WEIGHTS, spec, scales, None)
     assert ("clipped", 1, "row 30, columns 128 to 159") in kinds(tensor)
+
+
+def test_a_group_with_one_huge_weight_rounds_the_others_to_an_end_and_is_sound():
+    weights = WEIGHTS.copy()
+    weights[2, :32] = np.linspace(-0.015, 0.011, 32)
+    weights[2, 5] = -0.4
+    tensor = encode(weights, parse_format("int4-g32-asym"))
+    lost = np.linalg.norm((decode(tensor) - weights)[2, :32]) / np.linalg.norm(weights[2, :32])
+    assert lost > CLIPPED_ERROR
+    assert kinds(tensor, encode(weights, F32)) == []
 
 
 def test_groups_that_a_second_level_scale_lost_are_told_apart():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fewbit.errors import UnsupportedError
 from fewbit.formats import fp8
 from fewbit.formats.distance import pieces, relative
-from fewbit.formats.grid import GridLayout, layout, split
+from fewbit.formats.grid import Grid, GridLayout, layout, split
 from fewbit.formats.registry import FLOATS, decode
 from fewbit.formats.spec import BlockSpec, Fp8Spec, QuantTensor
 
@@ -192,7 +192,7 @@ def _scales_and_codes(
     flat = grid.scales == 0
     return {
         "scales": _unset(grid.scale, squares, start),
-        "clipped": _clipped(codes, grid.layout, squares, errors, start, flat),
+        "clipped": _clipped(codes, grid, squares, errors, start),
         "zeroed": _flat(flat if grid.steps is not None else np.zeros_like(flat), squares, start),
     }
 
@@ -220,24 +220,27 @@ def _unset(
     return Places(rows + start, blocks * width, mean, width), scales.size
 
 
-def _clipped(  # noqa: PLR0913, PLR0917
+def _clipped(
     codes: NDArray[np.uint8],
-    form: GridLayout,
+    grid: Grid,
     squares: NDArray[np.float64],
     errors: NDArray[np.float64],
     start: int,
-    flat: NDArray[np.bool_],
 ) -> tuple[Places, int]:
     """Return the groups of which every code lies at an end of the range and much was lost.
 
-    Not those with a scale of zero (`flat`), whose codes mean nothing.
+    Not those with a scale of zero, whose codes mean nothing, nor those that lost no more than a
+    step of the grid: beside one huge weight all others of a group round to the far end.
     """
+    form, scales = grid.layout, grid.scales
     grouped = (len(codes), codes.shape[1] // form.group, form.group)
     at_ends = (codes == 0) | (codes == len(form.levels) - 1)
-    rows, groups = np.nonzero(at_ends.reshape(grouped).all(axis=2) & ~flat)
+    rows, groups = np.nonzero(at_ends.reshape(grouped).all(axis=2) & (scales != 0))
     of_source = squares.reshape(grouped)[rows, groups].mean(axis=1)
     of_error = errors.reshape(grouped)[rows, groups].mean(axis=1)
-    lossy = of_error > CLIPPED_ERROR**2 * of_source
+    # Rounding errs by half a gap between levels at most, a solver's feedback by little more.
+    gap = np.diff(form.levels).max() * np.abs(scales[rows, groups], dtype=np.float64)
+    lossy = of_error > np.maximum(CLIPPED_ERROR**2 * of_source, gap**2)
     places = Places(rows + start, groups * form.group, of_source, form.group)
     return places.where(lossy), grouped[0] * grouped[1]
 
