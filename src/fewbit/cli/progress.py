@@ -67,14 +67,25 @@ def _shown(bar: Progress, console: Console) -> Callable[[str, int, int], None]:
 
 
 def _logged(console: Console) -> Callable[[str, int, int], None]:
-    kind, last = "", 0.0
+    kind, began, last, first = "", 0.0, 0.0, 0
 
     def log(what: str, done: int, total: int) -> None:
-        nonlocal kind, last
+        nonlocal kind, began, last, first
         begun, now = what.partition(" ")[0], time.monotonic()
         if total and begun == kind and now - last < _LOG_SECONDS:
             return
-        kind, last = begun, now
-        console.print(f"{what} ({done} of {total})" if total else what, markup=False)
+        if begun != kind:
+            kind, began, first = begun, now, done
+        last = now
+        left = _left(now - began, done - first, total - done)
+        console.print(f"{what} ({done} of {total}{left})" if total else what, markup=False)
 
     return log
+
+
+def _left(seconds: float, done: int, more: int) -> str:
+    """Return how long the rest will take, in words, were it as what is done; else nothing."""
+    if done <= 0 or more <= 0:
+        return ""
+    left = seconds / done * more
+    return f", about {left / 60:.0f} min left" if left > 90.0 else f", about {left:.0f} s left"
