@@ -109,6 +109,14 @@ class LanguageAxis:
             seconds=time.perf_counter() - began,
         )
 
+    def passages_for(self, subject: Subject) -> tuple[Passage, ...]:
+        """Return all sequences, as a model's tokenizer and template cut and write them.
+
+        Raises:
+            UsageError: the text has no window.
+        """
+        return self._cut(subject).passages
+
     def _prepared(self, arms: Arms) -> _Prepared:
         """Cut everything, with the candidate's tokenizer, which is the source's too.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
@@ -33,9 +33,9 @@ class OpenArms:
             self._opened[role] = self.stack.enter_context(self.arms.open(role, self.room))
         return self._opened[role]
 
-    def models(self, roles: Sequence[Role]) -> Models:
-        """Return the source and arms of these roles, ready to run."""
-        others = {role.value: self.arm(role).loaded.runner for role in roles}
+    def models(self, names: Sequence[str]) -> Models:
+        """Return the source and the arms of these roles, by their values, ready to run."""
+        others = {name: self.arm(Role(name)).loaded.runner for name in names}
         return Models(self.arm(Role.SOURCE).loaded.runner, others)
 
 
@@ -60,24 +60,44 @@ class Lockstep:
             NumericalError: a logit is NaN or infinite; names arm, document and position.
         """
         arms = opened.arms
-        others: list[Role] = [role for role in arms.roles if role is not Role.SOURCE]
-        kept = {role: _kept(arms, role) for role in others}
-        known = {role: kept[role].names() for role in kept}
-        asked = [(p, [role for role in kept if p.name not in known[role]]) for p in passages]
-        missing = [(passage, roles) for passage, roles in asked if roles]
+        kept = {r.value: divergences(arms, r) for r in arms.roles if r is not Role.SOURCE}
+        self.fill(kept, opened.models, passages, progress)
+        return {Role(name): _read(found, passages) for name, found in kept.items()}
+
+    def fill(
+        self,
+        kept: Mapping[str, Kept],
+        models: Callable[[Sequence[str]], Models],
+        passages: Sequence[Passage],
+        progress: Progress,
+    ) -> None:
+        """Run what is not kept yet, each sequence once on the source and on all that lack it.
+
+        Args:
+            kept: what each of the others has, by its name.
+            models: returns the source and the others of these names, ready to run.
+            passages: the sequences.
+            progress: told of each sequence.
+
+        Raises:
+            NumericalError: a logit is NaN or infinite; names model, document and position.
+        """
+        known = {name: found.names() for name, found in kept.items()}
+        asked = [(p, [name for name in kept if p.name not in known[name]]) for p in passages]
+        missing = [(passage, names) for passage, names in asked if names]
         with ThreadPoolExecutor(self.threads) as pool:
             workers = Workers(pool, self.threads)
-            for done, (passage, roles) in enumerate(missing):
+            for done, (passage, names) in enumerate(missing):
                 progress(self.axis, done, len(missing))
                 run = Run(passage.document.name, passage.tokens, passage.first)
-                for name, found in score(opened.models(roles), run, workers).items():
-                    kept[Role(name)].add(passage.name, _record(found))
+                for name, found in score(models(names), run, workers).items():
+                    kept[name].add(passage.name, _record(found))
         if missing:
             progress(self.axis, len(missing), len(missing))
-        return {role: _read(kept[role], passages) for role in kept}
 
 
-def _kept(arms: Arms, role: Role) -> Kept:
+def divergences(arms: Arms, role: Role) -> Kept:
+    """Return what is kept of an arm beside the source, sequence by sequence."""
     return arms.kept(role, fingerprint("divergence", arms.fingerprint(Role.SOURCE)))
 
 
