@@ -97,7 +97,7 @@ class LongContextAxis:
         """
         began = time.perf_counter()
         limits = _limits(arms, self)
-        asked = questions_of(list(self._haystacks(limits)))
+        asked = questions_of(list(self.haystacks(limits.tokenizer, limits.longest)))
         roles = [role for role in arms.roles if self.floor or role is not Role.FLOOR]
         answers = {role: self._ask(arms, role, limits, asked, progress) for role in roles}
         slices, details = recalled(Recalls(asked, answers, self.judge.words, limits.longest))
@@ -113,15 +113,19 @@ class LongContextAxis:
             seconds=time.perf_counter() - began,
         )
 
-    def _haystacks(self, limits: _Limits) -> Iterator[Haystack]:
-        """Yield the texts of each length; one that is too short for its facts is left out."""
-        reserve = _RESERVES[self.judge]
-        encode = limits.tokenizer.encode
+    def haystacks(self, tokenizer: Tokenizer, longest: int) -> Iterator[Haystack]:
+        """Yield the texts of each length; one that is too short for its facts is left out.
+
+        Args:
+            tokenizer: counts.
+            longest: tokens of the longest, no more than the model was made for.
+        """
+        reserve, encode = _RESERVES[self.judge], tokenizer.encode
         ruler = Ruler(lambda text: len(encode(text, add_special=False)), reserve, PAGE)
         for divisor, count in _SHARES:
             for number in range(count):
                 for make in (hidden_facts, key_values):
-                    found = make(self.seed + number, limits.longest // divisor, ruler)
+                    found = make(self.seed + number, longest // divisor, ruler)
                     if found is not None:
                         yield found
 
@@ -154,7 +158,7 @@ class LongContextAxis:
             return None, (f"No divergence by position: {error}",)
         with candidate.model.checkpoint:
             notes = refuse_seen(self.documents, candidate)
-        passage, owners = _put_together(limits, self.documents)
+        passage, owners = put_together(limits.tokenizer, self.documents, limits.divergence)
         lockstep = Lockstep(AXIS, self.threads or available_cores())
         with ExitStack() as stack:
             opened = OpenArms(arms, stack, Room(context=limits.divergence))
@@ -200,26 +204,35 @@ class _Told:
         self.progress(self.what, self.done, self.count)
 
 
-def _put_together(limits: _Limits, documents: Documents) -> tuple[Passage, tuple[str, ...]]:
+def put_together(
+    tokenizer: Tokenizer, documents: Documents, tokens: int
+) -> tuple[Passage, tuple[str, ...]]:
     """Return passages of several documents as one, and of each prediction whose it is.
 
     Each is as long as the others; where the text has fewer documents, they come again with what
     follows.
+
+    Args:
+        tokenizer: of the model.
+        documents: what the passages are of.
+        tokens: of all passages together.
+
+    Raises:
+        UsageError: the text has no passage.
     """
-    tokenizer = limits.tokenizer
     prefix = np.array(tokenizer.behaviour.prefix, np.int32)
     pieces = cut_windows(
         documents,
         lambda text: tokenizer.encode(text, add_special=False),
         (),
-        length=-(-limits.divergence // PIECES),
+        length=-(-tokens // PIECES),
         limit=PIECES,
     )
-    tokens = np.concatenate([prefix, *(piece.tokens for piece in pieces)])[: limits.divergence]
+    ids = np.concatenate([prefix, *(piece.tokens for piece in pieces)])[:tokens]
     names = [documents.documents[piece.document].name for piece in pieces]
     sizes = [len(piece.tokens) for piece in pieces]
     sizes[0] += len(prefix)
-    owners = np.repeat(np.array(names), sizes)[1 : len(tokens)].tolist()
+    owners = np.repeat(np.array(names), sizes)[1 : len(ids)].tolist()
     whole = document(f"{len(pieces)} passages of {documents.name}", documents.sha256)
-    counted = np.ones(len(tokens) - 1, np.bool_)
-    return Passage(TEXT, whole, tokens, 0, counted), tuple(owners)
+    counted = np.ones(len(ids) - 1, np.bool_)
+    return Passage(TEXT, whole, ids, 0, counted), tuple(owners)
