@@ -1,28 +1,78 @@
-"""Items drawn from distributions whose truth is known, as many as an evaluation by default has.
+"""Items drawn from distributions whose truth is known, as many as the built-in suite has.
 
 They test what no model can be made to show: a true figure on its margin to the last bit, new items
-in every set instead of old ones drawn again, and every kind of slice. Items that an arm fails are
-drawn by cluster, so that some clusters fail more than others (a beta distribution of chances).
+in every set instead of old ones drawn again, and every kind of slice. How many items a slice has,
+and which of them are one cluster, is read from the suite (built_in.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace as replaced
+from numpy.typing import NDArray
 
-from fewbit.records.measurement import AxisResult, Item, Measure, Slice
+from fewbit.records.gate import Gate, SliceRule
+from fewbit.records.measurement import AxisResult, Measure, Slice
+
+Values = NDArray[np.float64]
+
+
+class Part(Protocol):
+    """The slices that one rule of a gate judges, with their true figure."""
+
+    @property
+    def name(self) -> str:
+        """The rule's pattern, or the slice's name where a pattern fits several apart."""
+        ...
+
+    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+        """Yield the slices with new items."""
+        ...
+
+    def at(self, figure: float) -> Part:
+        """Return it with another true figure, as a slice on its margin varies."""
+        ...
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A slice of items that fail or do not."""
+class Clustered:
+    """Slices, and which of all their items belong together."""
 
     name: str
-    clusters: int
-    size: int
+    slices: tuple[Slice, ...]
+
+    @cached_property
+    def owners(self) -> NDArray[np.intp]:
+        """Of every item the number of its cluster; one of the same name is one in all slices."""
+        codes: dict[str, int] = {}
+        names = (item.cluster for found in self.slices for item in found.items)
+        return np.array([codes.setdefault(name, len(codes)) for name in names], np.intp)
+
+    @property
+    def count(self) -> int:
+        """Clusters there are."""
+        return int(self.owners.max()) + 1
+
+    def filled(self, source: Sequence[float], candidate: Sequence[float]) -> Iterator[Slice]:
+        """Yield the slices with these values for all their items, in order."""
+        values = zip(source, candidate, strict=True)
+        for found in self.slices:
+            pairs = zip(found.items, values, strict=False)
+            items = tuple(replaced(i, source=s, candidate=c) for i, (s, c) in pairs)
+            yield replaced(found, items=items)
+
+
+@dataclass(frozen=True)
+class Asked(Clustered):
+    """Items that fail or do not; some clusters fail more than others (a beta distribution)."""
+
     failing: float = 0.3
     """The source's rate."""
     worse: float = 0.01
@@ -32,55 +82,77 @@ class Asked:
     alike: float = 0.1
     """Correlation of what happens to two items of a cluster."""
 
-    def drawn(self, rng: np.random.Generator) -> Slice:
-        """Return items of new clusters."""
-        shape = self.clusters, self.size
-        flips = self.worse + self.better
-        flipped = rng.random(shape) < _chances(rng, flips, self.alike, self.clusters)
-        worse = rng.random(shape) < self.worse / flips
-        source = rng.random(shape) < _chances(rng, self.failing, self.alike, self.clusters)
-        source = np.where(flipped, ~worse, source)
-        candidate = np.where(flipped, worse, source)
-        return _slice(self.name, Measure.PROPORTION, source, candidate)
+    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+        owners, flips = self.owners, self.worse + self.better
+        flipped = rng.random(len(owners)) < self._chances(rng, flips)[owners]
+        worse = rng.random(len(owners)) < self.worse / flips
+        failed = rng.random(len(owners)) < self._chances(rng, self.failing)[owners]
+        source, candidate = np.where(flipped, ~worse, failed), np.where(flipped, worse, failed)
+        yield from self.filled(source.astype(float).tolist(), candidate.astype(float).tolist())
 
+    def _chances(self, rng: np.random.Generator, mean: float) -> Values:
+        total = 1 / self.alike - 1
+        return rng.beta(mean * total, (1 - mean) * total, self.count)
 
-def _chances(rng: np.random.Generator, mean: float, alike: float, clusters: int) -> np.ndarray:
-    total = 1 / alike - 1
-    return rng.beta(mean * total, (1 - mean) * total, (clusters, 1))
-
-
-def _slice(name: str, measure: Measure, source: np.ndarray, candidate: np.ndarray) -> Slice:
-    rows = zip(source.tolist(), candidate.tolist(), strict=True)
-    items = tuple(
-        Item(name=f"{c}/{i}", cluster=str(c), source=float(s), candidate=float(k))
-        for c, (sources, candidates) in enumerate(rows)
-        for i, (s, k) in enumerate(zip(sources, candidates, strict=True))
-    )
-    axis = name.partition("/")[0]
-    return Slice(name=name, axis=axis, measure=measure, unit="", title="drawn", items=items)
+    def at(self, figure: float) -> Asked:
+        return replace(self, worse=self.better + figure)
 
 
 @dataclass(frozen=True)
-class Text:
-    """Documents: divergences are log-normal, losses normal around a true difference."""
+class Divergences(Clustered):
+    """Nats of documents, log-normal around a true mean."""
 
-    documents: int = 40
-    divergence: float = 0.003
-    """The true mean, nats."""
+    mean: float = 0.003
     spread: float = 0.5
     """Of the logarithm of a document's divergence."""
-    loss: float = 0.001
-    """The true difference of losses, nats."""
 
     def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
-        """Yield the two slices of the language axis."""
-        shape = self.documents, 1
-        logs = self.spread * rng.standard_normal(shape) - self.spread**2 / 2
-        divergence = self.divergence * np.exp(logs)
-        noise = math.sqrt(self.divergence / 100) * rng.standard_normal(shape)
-        yield _slice("language/kl", Measure.MEAN, np.zeros(shape), divergence)
-        zero = np.zeros(shape)
-        yield _slice("language/perplexity", Measure.PERPLEXITY, zero, self.loss + noise)
+        logs = self.spread * rng.standard_normal(self.count) - self.spread**2 / 2
+        values = self.mean * np.exp(logs)[self.owners]
+        yield from self.filled(np.zeros(len(values)).tolist(), values.tolist())
+
+    def at(self, figure: float) -> Divergences:
+        return replace(self, mean=figure)
+
+
+@dataclass(frozen=True)
+class Losses(Clustered):
+    """Differences of losses in nats, normal around a true one; perplexities are ratios of them."""
+
+    mean: float = 0.001
+    between: float = 0.005
+    """Deviation of clusters."""
+    within: float = 0.0
+    """Deviation of items of one cluster."""
+
+    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+        noise = self.between * rng.standard_normal(self.count)[self.owners]
+        noise += self.within * rng.standard_normal(len(self.owners))
+        values = self.mean + noise
+        yield from self.filled(np.zeros(len(values)).tolist(), values.tolist())
+
+    def at(self, figure: float) -> Losses:
+        ratio = self.slices[0].measure is Measure.PERPLEXITY
+        return replace(self, mean=math.log(figure) if ratio else figure)
+
+
+@dataclass(frozen=True)
+class Ratios(Clustered):
+    """Seconds or bytes: what both arms share varies, and what each has of its own."""
+
+    ratio: float = 0.6
+    shared: float = 0.2
+    """Deviation of the logarithm of what both arms share in a turn."""
+    own: float = 0.05
+
+    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+        pace = self.shared * rng.standard_normal(self.count)[self.owners]
+        own = self.own * rng.standard_normal((2, len(self.owners)))
+        source, candidate = np.exp(pace + own[0]), self.ratio * np.exp(pace + own[1])
+        yield from self.filled(source.tolist(), candidate.tolist())
+
+    def at(self, figure: float) -> Ratios:
+        return replace(self, ratio=figure)
 
 
 @dataclass(frozen=True)
@@ -88,56 +160,92 @@ class Truth:
     """A candidate whose true figures are all known."""
 
     name: str
-    text: Text
-    asked: Sequence[Asked]
+    parts: tuple[Part, ...]
 
-    def drawn(self, rng: np.random.Generator) -> list[AxisResult]:
+    def __call__(self, rng: np.random.Generator) -> list[AxisResult]:
         """Return what an evaluation of it might find."""
-        slices = [*self.text.drawn(rng), *(asked.drawn(rng) for asked in self.asked)]
+        slices = [found for part in self.parts for found in part.drawn(rng)]
         axes = dict.fromkeys(found.axis for found in slices)
         return [
             AxisResult(axis=a, slices=tuple(s for s in slices if s.axis == a), seconds=0.0)
             for a in axes
         ]
 
-
-SUITE = (
-    Asked("tasks/drawn", clusters=150, size=3),
-    Asked("safety/drawn", clusters=80, size=1),
-    Asked("tools/drawn", clusters=96, size=3),
-    Asked("tools/loops", clusters=250, size=1, failing=0.03, worse=0.005, better=0.005),
-    Asked("answers/cap", clusters=250, size=1, failing=0.05, worse=0.005, better=0.005),
-    Asked("structured/drawn", clusters=52, size=2),
-)
-"""About as many items as the built-in suite has, 2% of them changed, as by an 8-bit format."""
-
-GOOD = Truth("drawn: 8-bit, all axes", Text(), SUITE)
+    def with_part(self, part: Part, name: str) -> Truth:
+        """Return it under another name, with one part instead of its own."""
+        parts = tuple(part if one.name == part.name else one for one in self.parts)
+        return Truth(name, parts)
 
 
-def on_margin(match: Callable[[str], float | None]) -> Iterator[Truth]:
-    """Yield a truth on the margin for each slice, all others as in `GOOD`.
+def good(slices: Sequence[Slice], gate: Gate) -> Truth:
+    """Return what an 8-bit format does: every slice that has a margin, well inside of it.
 
     Args:
-        match: the margin of a slice's name, None where there is none.
+        slices: of the suite.
+        gate: says which slices are judged as one.
     """
-    kl, perplexity = match("language/kl"), match("language/perplexity")
-    if kl is not None:
-        yield replace(GOOD, name="drawn: language/kl", text=Text(divergence=kl))
-    if perplexity is not None:
-        text = Text(divergence=0.03, loss=math.log(perplexity))
-        yield replace(GOOD, name="drawn: language/perplexity", text=text)
-    for one in SUITE:
-        margin = match(one.name)
-        if margin is not None:
-            moved = replace(one, worse=one.worse + margin)
-            asked = [moved if other is one else other for other in SUITE]
-            yield replace(GOOD, name=f"drawn: {one.name}", asked=asked)
+    together: dict[str, list[Slice]] = {}
+    for found in slices:
+        rule = _rule(gate, found.name)
+        if rule is not None:
+            together.setdefault(rule.match if rule.pool else found.name, []).append(found)
+    parts = (_part(name, tuple(several)) for name, several in together.items())
+    return Truth("8-bit, all axes", tuple(parts))
 
 
-def bad() -> Iterator[Truth]:
-    """Yield what is bad in one way each: a 3-bit format's text, and answers that changed a lot."""
-    yield replace(GOOD, name="drawn: 3-bit text", text=Text(divergence=0.3, loss=0.1))
-    for one in SUITE:
-        worse = replace(one, worse=0.4)
-        asked = [worse if other is one else other for other in SUITE]
-        yield replace(GOOD, name=f"drawn: {one.name} 40% worse", asked=asked)
+def _rule(gate: Gate, name: str) -> SliceRule | None:
+    return next((rule for rule in gate.slices if fnmatchcase(name, rule.match)), None)
+
+
+_KNOWN: Mapping[str, Mapping[str, float]] = {
+    "tools/loops": {"failing": 0.15, "worse": 0.02, "better": 0.02},
+    "answers/cap": {"failing": 0.45, "worse": 0.02, "better": 0.02},
+    "tools/*": {"alike": 0.5},
+    "language/perplexity": {"mean": 0.001, "between": 0.005},
+    "long-context/recall": {"mean": 0.003, "between": 0.03, "within": 0.1},
+    "memory/": {"shared": 0.01, "own": 0.01},
+}
+"""What is not as its kind mostly is, by the beginnings of names."""
+
+
+def _part(name: str, slices: tuple[Slice, ...]) -> Part:
+    measure = slices[0].measure
+    known = next((v for k, v in _KNOWN.items() if name.startswith(k)), {})
+    if measure is Measure.PROPORTION:
+        return Asked(name, slices, **known)
+    if measure is Measure.RATIO:
+        return Ratios(name, slices, **known)
+    if measure is Measure.PERPLEXITY or "recall" in name:
+        return Losses(name, slices, **known)
+    return Divergences(name, slices, **known)
+
+
+def on_margin(truth: Truth, gate: Gate) -> Iterator[Truth]:
+    """Yield for each part a truth in which it lies on its margin, and all else as in `truth`."""
+    for part in truth.parts:
+        yield truth.with_part(part.at(_margin(gate, part)), part.name)
+
+
+def bad(truth: Truth, gate: Gate) -> Iterator[Truth]:
+    """Yield what is bad in one part each: five times its margin, or half as much again of a ratio.
+
+    Forty in a hundred answers, at least.
+    """
+    for part in truth.parts:
+        margin = _margin(gate, part)
+        figure = max(0.4, margin) if isinstance(part, Asked) else _beyond(part, margin)
+        yield truth.with_part(part.at(figure), f"{part.name}, {_far(part, figure)}")
+
+
+def _beyond(part: Part, margin: float) -> float:
+    return 1.5 * margin if isinstance(part, Ratios) or margin >= 1.0 else 5 * margin
+
+
+def _far(part: Part, figure: float) -> str:
+    return f"{figure:.0%} worse" if isinstance(part, Asked) else f"{figure:.3g}"
+
+
+def _margin(gate: Gate, part: Part) -> float:
+    rule = _rule(gate, part.name)
+    assert rule is not None
+    return rule.margin
