@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from fewbit.evaluate.answers import Ask, Prompt
-from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
 from fewbit.evaluate.axes import AxisOptions
 from fewbit.evaluate.language import conversations as texts
 from fewbit.evaluate.language.axis import LanguageAxis
@@ -33,6 +33,7 @@ from fewbit.evaluate.machine.speed_axis import SpeedAxis
 from fewbit.evaluate.safety.axis import safety_axis
 from fewbit.evaluate.tasks.axis import tasks_axis
 from fewbit.evaluate.tools.axis import ToolsAxis
+from fewbit.progress import unwatched
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood
 from fewbit.records.generation import FinishReason
 from fewbit.records.long_context import Recalled
@@ -43,7 +44,6 @@ CHARACTERS = 4
 """Of a token, about."""
 
 _LEVEL = 0.95
-_PAIR = (Role.SOURCE, Role.CANDIDATE)
 
 
 def built_in_slices() -> tuple[Slice, ...]:
@@ -84,9 +84,9 @@ class _Nobody:
 
 
 def _questions() -> Iterator[Slice]:
-    arms = Arms({role: _Nobody(role.value) for role in _PAIR})
+    arms = Arms({role: _Nobody(role.value) for role in PAIR})
     for axis in (tasks_axis(), safety_axis(), ToolsAxis()):
-        yield from axis.run(arms, lambda _what, _done, _all: None).slices
+        yield from axis.run(arms, unwatched).slices
 
 
 class _Counting:
@@ -125,7 +125,7 @@ def _long_context() -> Iterator[Slice]:
     axis = LongContextAxis(documents=AxisOptions().documents)
     asked = questions_of(list(axis.haystacks(_COUNTING, axis.longest)))
     missed = {one.name: Recalled(failed=True, said="", loss=0.0) for one in asked}
-    answers = dict.fromkeys(_PAIR, missed)
+    answers = dict.fromkeys(PAIR, missed)
     yield from recalled(Recalls(asked, answers, axis.judge.words, axis.longest))[0]
     passage, owners = put_together(_COUNTING, axis.documents, axis.divergence)
     nothing = _nothing(len(passage.positions))

@@ -4,8 +4,11 @@
 
 Every candidate is measured once, on the text that an evaluation takes, and what was measured is
 kept; then sets of as many items as an evaluation has are drawn from it (resampling.py) and each set
-is judged by the built-in gate. A fault that is found before any statistic, by the identity check, a
-scan or a kernel's record, is found on every set: it counts as rejected, and the table says by what.
+is judged by the built-in gate. Beside them stand items drawn from distributions whose truth is
+known (synthetic.py). A fault that is found before any statistic, by the identity check, a scan or a
+kernel's record, is found on every set: it counts as rejected, and the table says by what.
+
+A run that was stopped goes on where it was; `models` and `drawn` are parts that run alone.
 """
 
 from __future__ import annotations
@@ -14,35 +17,38 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
+from built_in import built_in_slices
+from measuring import Bench, run_together, said
 from msgspec.structs import replace
 from off_grid import move_off_grid
 from planted import CANDIDATES, Candidate, Kind
-from resampling import SETS, Rates, always, at_margin, judged, verdicts
-from synthetic import GOOD, bad, on_margin
+from resampling import SETS, Rates, Resampled, always, at_margin
+from synthetic import bad, good, on_margin
+from trials import Trial, judge_all
 
-from fewbit.errors import IdentityError, NumericalError
-from fewbit.evaluate.axes import AxisOptions, axes_named
-from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.cli.progress import watched
+from fewbit.evaluate.axes import AxisOptions
 from fewbit.evaluate.gating.file import DEFAULT
+from fewbit.evaluate.kept import fingerprint, open_kept
 from fewbit.progress import Progress
-from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
-from fewbit.records.measurement import AxisResult, Finding
+from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
+from fewbit.runtime.native import available_cores
 
 POPULATION = 40
 """Windows scored of each candidate, as in an evaluation by default: half of them prose, half code.
 More would be code alone, and the figure of a set no longer that of the population."""
 
-AXES = ("language", "kernels", "numerics")
-
 PARTS = ("models", "drawn")
 """What is judged: models, and items drawn from distributions whose truth is known."""
+
+GOOD_ONE, BAD_ONE = "Q8_0", "int4 cache"
+"""Candidates that those at the margins are made of."""
 
 TARGETS = {
     Kind.GOOD: ((Outcome.ACCEPT, ">=", 0.95), (Outcome.REJECT, "<=", 0.01)),
@@ -61,116 +67,104 @@ class Row:
     by: str = ""
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Where everything lies, and how much is done."""
-
-    folder: Path
-    source: Path
-    axes: tuple[str, ...]
-    windows: int
-    threads: int | None = None
-
-    def measured(self, candidate: Candidate) -> Evaluation | str:
-        """Return what was measured, kept from an earlier run, or why it was refused."""
-        kept = self.folder / f"{candidate.name.replace(' ', '-')}.json"
-        if kept.exists():
-            return from_json(Evaluation, kept.read_bytes(), name=str(kept))
-        source = candidate.source(self.source, self.folder)
-        path = candidate.make(self.source, self.folder)
-        if candidate.findings is not None:
-            return "; ".join(_said(f) for f in candidate.findings(path) if not f.passed)
-        settings = EvaluationSettings(
-            work=self.folder / "work", threads=self.threads, **candidate.run
-        )
-        options = AxisOptions(windows=self.windows, threads=self.threads)
-        axes = axes_named(self.axes, options)
-        try:
-            found = evaluate(source, path, axes, settings, _shown(candidate.name))
-        except (IdentityError, NumericalError) as error:
-            return f"{type(error).__name__.removesuffix('Error').lower()}: {error}"
-        kept.write_bytes(to_json(found))
-        return found
-
-
-def _shown(name: str) -> Progress:
-    def show(what: str, done: int, of: int) -> None:
-        if done == of:
-            print(f"  {name}: {what}, {of}", file=sys.stderr)
-
-    return show
-
-
-def row_of(candidate: Candidate, found: Evaluation | str, sets: int) -> Row:
-    """Return how often a candidate is accepted and rejected."""
+def settled(candidate: Candidate, found: Evaluation | str) -> tuple[Outcome, str] | None:
+    """Return the verdict on a candidate and what gives it, where no items decide it."""
     if isinstance(found, str):
-        outcome = Outcome.REJECT if found else Outcome.ACCEPT
-        return Row(candidate.name, candidate.kind, always(outcome, sets), found)
-    failed = [_said(f) for axis in found.axes for f in axis.findings if not f.passed]
-    if failed:
-        return Row(candidate.name, candidate.kind, always(Outcome.REJECT, sets), failed[0])
-    rates = judged(found.axes, DEFAULT, {}, sets)
-    return Row(candidate.name, candidate.kind, rates, decided_by(found))
-
-
-def _said(finding: Finding) -> str:
-    return f"{finding.name}: {finding.found}"
+        return (Outcome.REJECT if found else Outcome.ACCEPT), found
+    failed = [said(f) for axis in found.axes for f in axis.findings if not f.passed]
+    return (Outcome.REJECT, failed[0]) if failed else None
 
 
 def decided_by(found: Evaluation) -> str:
     """Return the figures that were held to a margin, over all that was measured."""
-    said = []
-    for one in found.judgements:
-        if one.margin is not None:
-            figure = one.excess or one.figure
-            said.append(f"{one.slice} {figure.value:.4g} of {one.margin:g}")
-    return ", ".join(said)
+    figures = ((one, one.excess or one.figure) for one in found.judgements)
+    return ", ".join(
+        f"{one.slice} {figure.value:.4g} of {one.margin:g}"
+        for one, figure in figures
+        if one.margin is not None
+    )
 
 
-def margins(good: Evaluation, bad: Evaluation, sets: int) -> list[Row]:
-    """Return rows of candidates that lie on the margin of one slice, and well inside others.
+def measured_trial(candidate: Candidate, found: Evaluation) -> Trial:
+    """Return the trial of a candidate on sets drawn from what was measured of it."""
+    draw = Resampled.of(found.axes, DEFAULT)
+    return Trial(
+        candidate.name, candidate.kind, DEFAULT, draw, _hash(found.axes), decided_by(found)
+    )
+
+
+def margin_trials(sound: Evaluation, faulty: Evaluation) -> Iterator[Trial]:
+    """Yield candidates that lie on the margin of one slice, and well inside others.
 
     The slice's items are those of a candidate that is bad in it: what lies on a margin in earnest
     varies as bad ones do, not as good ones.
     """
-    rows = []
-    for slice_ in (one.slice for one in good.judgements if one.margin is not None):
-        axes = _with_slice(good.axes, bad.axes, slice_)
-        if axes is None:
-            continue
-        rates = judged(axes, at_margin(axes, DEFAULT, slice_), {}, sets)
-        rows.append(Row(f"{slice_} on its margin", Kind.MARGIN, rates))
-    return rows
+    for name in (one.slice for one in sound.judgements if one.margin is not None):
+        axes = _with_slice(sound.axes, faulty.axes, name)
+        if axes is not None:
+            gate = at_margin(axes, DEFAULT, name)
+            draw = Resampled.of(axes, gate)
+            yield Trial(f"{name} on its margin", Kind.MARGIN, gate, draw, _hash(axes))
 
 
 def _with_slice(
-    good: Sequence[AxisResult], bad: Sequence[AxisResult], name: str
+    sound: Sequence[AxisResult], faulty: Sequence[AxisResult], name: str
 ) -> list[AxisResult] | None:
-    taken = {found.name: found for axis in bad for found in axis.slices if found.name == name}
+    taken = {found.name: found for axis in faulty for found in axis.slices if found.name == name}
     if not taken:
         return None
     return [
         replace(axis, slices=tuple(taken.get(found.name, found) for found in axis.slices))
-        for axis in good
+        for axis in sound
     ]
 
 
-def drawn(sets: int) -> list[Row]:
-    """Return rows of candidates whose true figures are known, on every axis that has statistics."""
+def _hash(axes: Sequence[AxisResult]) -> str:
+    return fingerprint([axis.slices for axis in axes])
+
+
+def drawn_trials() -> Iterator[Trial]:
+    """Yield candidates whose true figures are known, on every axis that has statistics."""
+    slices = built_in_slices()
+    sound = good(slices, DEFAULT)
     truths = {
-        Kind.GOOD: (GOOD,),
-        Kind.MARGIN: on_margin(_margin_of),
-        Kind.BAD: bad(),
+        Kind.GOOD: [sound],
+        Kind.MARGIN: on_margin(sound, DEFAULT),
+        Kind.BAD: bad(sound, DEFAULT),
     }
-    return [
-        Row(truth.name, kind, verdicts(truth.drawn, DEFAULT, sets))
-        for kind, several in truths.items()
-        for truth in several
-    ]
+    asked = fingerprint(slices)
+    for kind, several in truths.items():
+        for truth in several:
+            yield Trial(f"drawn: {truth.name}", kind, DEFAULT, truth, asked)
 
 
-def _margin_of(name: str) -> float | None:
-    return next((rule.margin for rule in DEFAULT.slices if fnmatchcase(name, rule.match)), None)
+def measured_rows(options: argparse.Namespace, told: Progress) -> tuple[list[Row], list[Trial]]:
+    """Return the rows of models that no items decide on, and the trials of the others."""
+    source = options.source or options.folder / "source.gguf"
+    if not source.exists():
+        print(f"moving a source off its grid: {source}", file=sys.stderr)
+        move_off_grid(embedded(), source)
+    asked = AxisOptions(windows=options.windows, threads=options.threads)
+    axes = tuple(options.axes) if options.axes else None
+    bench = Bench(options.folder, source, asked, axes, options.threads)
+    chosen = [c for c in CANDIDATES if not options.only or c.name in options.only]
+    run_together(bench, chosen, told)
+    rows, trials, whole = [], [], {}
+    for candidate in chosen:
+        found = bench.measured(candidate, told)
+        decided = settled(candidate, found)
+        if decided is not None:
+            rows.append(_always(candidate, *decided, options.sets))
+        elif isinstance(found, Evaluation):
+            whole[candidate.name] = found
+            trials.append(measured_trial(candidate, found))
+    if GOOD_ONE in whole and BAD_ONE in whole:
+        trials += margin_trials(whole[GOOD_ONE], whole[BAD_ONE])
+    return rows, trials
+
+
+def _always(candidate: Candidate, outcome: Outcome, by: str, sets: int) -> Row:
+    return Row(candidate.name, candidate.kind, always(outcome, sets), by)
 
 
 def show(rows: Sequence[Row]) -> bool:
@@ -182,14 +176,14 @@ def show(rows: Sequence[Row]) -> bool:
             continue
         print(f"\n{kind.value}")
         for row in own:
-            print(f"  {row.name:34s} {_rates(row.rates)}  {row.by}")
+            print(f"  {row.name:38s} {_rates(row.rates)}  {row.by}")
         whole = sum((row.rates for row in own[1:]), own[0].rates)
-        print(f"  {'all':34s} {_rates(whole)}")
+        print(f"  {'all':38s} {_rates(whole)}")
         for outcome, relation, bar in TARGETS[kind]:
             share = whole.share(outcome)
-            good = share >= bar if relation == ">=" else share <= bar
-            met &= good
-            print(f"    {outcome.value} {relation} {bar:.0%}: {'met' if good else 'NOT MET'}")
+            reached = share >= bar if relation == ">=" else share <= bar
+            met &= reached
+            print(f"    {outcome.value} {relation} {bar:.0%}: {'met' if reached else 'NOT MET'}")
     return met
 
 
@@ -204,43 +198,35 @@ def embedded() -> Path:
     return Path(found.stdout.splitlines()[-1])
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}; all")
     parser.add_argument("--source", type=Path, help="an off-grid source made before")
     parser.add_argument("--folder", type=Path, default=Path("build/benchmarks/gate"))
-    parser.add_argument("--axes", nargs="+", default=AXES)
+    parser.add_argument("--axes", nargs="+", help="instead of each candidate's own")
     parser.add_argument("--windows", type=int, default=POPULATION)
     parser.add_argument("--sets", type=int, default=SETS)
     parser.add_argument("--threads", type=int, help="of the models; all cores")
-    parser.add_argument("--only", nargs="+", help="candidates by name")
+    parser.add_argument("--processes", type=int, default=available_cores(), help="that judge")
+    parser.add_argument("--only", nargs="+", help="models by name")
     parser.add_argument("--json", type=Path, help="write all rows there")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options()
     options.folder.mkdir(parents=True, exist_ok=True)
-    rows = measured_rows(options) if "models" in options.parts else []
-    rows += drawn(options.sets) if "drawn" in options.parts else []
+    with watched() as told:
+        rows, trials = measured_rows(options, told) if "models" in options.parts else ([], [])
+        trials += drawn_trials() if "drawn" in options.parts else []
+        kept = open_kept(options.folder / "rates.jsonl")
+        rates = judge_all(trials, options.sets, kept, options.processes, told)
+    rows += [Row(t.name, t.kind, rates[t.name], t.by) for t in trials]
     met = show(rows)
     if options.json:
         table = [{"name": r.name, "kind": r.kind.value, "by": r.by} | _counts(r) for r in rows]
         options.json.write_text(json.dumps(table, indent=1))
     sys.exit(0 if met else 1)
-
-
-def measured_rows(options: argparse.Namespace) -> list[Row]:
-    """Return the rows of candidates that are models, and of those moved to a margin."""
-    source = options.source or options.folder / "source.gguf"
-    if not source.exists():
-        print(f"moving a source off its grid: {source}", file=sys.stderr)
-        move_off_grid(embedded(), source)
-    axes = tuple(options.axes)
-    bench = Bench(options.folder, source, axes, options.windows, options.threads)
-    chosen = [c for c in CANDIDATES if not options.only or c.name in options.only]
-    found = {c.name: bench.measured(c) for c in chosen}
-    rows = [row_of(c, found[c.name], options.sets) for c in chosen]
-    good, bad_one = found.get("Q8_0"), found.get("int4 cache")
-    if isinstance(good, Evaluation) and isinstance(bad_one, Evaluation):
-        rows += margins(good, bad_one, options.sets)
-    return rows
 
 
 def _counts(row: Row) -> dict[str, int]:

@@ -48,6 +48,13 @@ _BLOCK, _SCALE = 34, 2
 _TESTS = Path(__file__).parents[1] / "tests"
 
 
+TEXT_AXES = ("language", "kernels", "numerics")
+"""Axes that find what a file or a kernel can do to a text."""
+
+ALL_ITEMS = (*TEXT_AXES, "tasks", "safety", "long-context", "tools")
+"""All axes but those that time and weigh."""
+
+
 class Kind(Enum):
     """What the gate should say."""
 
@@ -71,6 +78,15 @@ class Candidate:
     findings: Callable[[Path], Sequence[Finding]] | None = None
     """Of a fault that lies in the runtime: what is found of the candidate run by such a one. No
     more of it is measured."""
+    axes: tuple[str, ...] = TEXT_AXES
+    """That are run."""
+    refused: bool = False
+    """Whether identity or the scan of the bytes should refuse it, before anything is run."""
+
+    @property
+    def reaches_the_text(self) -> bool:
+        """Whether it is expected to be run on the text."""
+        return not self.refused and self.findings is None
 
 
 def made(recipe: str) -> Callable[[Path, Path], Path]:
@@ -229,25 +245,37 @@ def _question(text: str) -> Prompt:
     return ({"role": "user", "content": text},)
 
 
+_BF16_INPUTS = {"activations": Activations.BF16}
+_BF16_CACHE = {"kv": CacheType.BF16, "floor": False}
+"""It is what the floor of a bf16 source is, so that it is held to the source itself."""
+
 CANDIDATES = (
-    Candidate("Q8_0", Kind.GOOD, made("rtn-q8_0")),
+    Candidate("Q8_0", Kind.GOOD, made("rtn-q8_0"), axes=ALL_ITEMS),
     Candidate("Q6_K", Kind.GOOD, made("rtn-q6_k")),
     Candidate("int8", Kind.GOOD, in_folder("rtn-int8-g64")),
-    Candidate("Q8_0 on bf16", Kind.GOOD, made("rtn-q8_0"), {"activations": Activations.BF16}),
-    Candidate("the source on a bf16 cache", Kind.GOOD, itself, {"kv": CacheType.BF16}),
+    Candidate("Q8_0 on bf16 inputs", Kind.GOOD, made("rtn-q8_0"), _BF16_INPUTS),
+    Candidate("the source on a bf16 cache", Kind.GOOD, itself, _BF16_CACHE),
     Candidate("the source on an int8 cache", Kind.GOOD, itself, {"kv": CacheType.INT8}),
-    Candidate("a head's scales swapped", Kind.BAD, altered("scales", swapped_scales)),
-    Candidate("wrong begin of text", Kind.BAD, altered("begin", metadata=begins_otherwise)),
-    Candidate("template altered", Kind.BAD, altered("template", metadata=another_template)),
-    Candidate("end token altered", Kind.BAD, altered("end", metadata=ends_otherwise)),
+    Candidate("int4 cache", Kind.BAD, made("rtn-q8_0"), {"kv": CacheType.INT4}),
+    Candidate("a head's scales swapped", Kind.BAD, altered("scales", swapped_scales), refused=True),
+    Candidate(
+        "wrong begin of text",
+        Kind.BAD,
+        altered("begin", metadata=begins_otherwise),
+        refused=True,
+    ),
+    Candidate(
+        "template altered", Kind.BAD, altered("template", metadata=another_template), refused=True
+    ),
+    Candidate("end token altered", Kind.BAD, altered("end", metadata=ends_otherwise), refused=True),
     Candidate(
         "an expert zeroed",
         Kind.BAD,
         lambda _source, folder: mixture_without_an_expert(folder),
         source=lambda _source, folder: mixture(folder),
+        refused=True,
     ),
     Candidate("a layer dequantized", Kind.BAD, made("rtn-q8_0"), findings=dequantized_layer),
     Candidate("temperature ignored", Kind.BAD, made("rtn-q8_0"), findings=greedy_always),
     Candidate("greedy ignored", Kind.BAD, made("rtn-q8_0"), findings=greedy_never),
-    Candidate("int4 cache", Kind.BAD, made("rtn-q8_0"), {"kv": CacheType.INT4}),
 )

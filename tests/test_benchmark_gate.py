@@ -1,31 +1,28 @@
 """benchmarks/gate.py: sets drawn anew, truths on their margins, and what a fault is caught by."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from benchmark_modules import imported
 from msgspec.structs import replace
 
 from fewbit.evaluate.gating.gate import judge
+from fewbit.evaluate.kept import open_kept
 from fewbit.records.gate import Gate, SliceRule
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.records.outcome import Outcome
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-NAMES = ("resampling", "synthetic", "off_grid", "planted", "gate")
+NAMES = (
+    *("resampling", "built_in", "synthetic", "off_grid"),
+    *("planted", "measuring", "trials", "gate"),
+)
 KL = "language/kl"
 GATE = Gate(slices=(SliceRule(match=KL, margin=0.05, minimum_items=12),))
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    sys.path.insert(0, str(FOLDER))
-    yield {name: importlib.import_module(name) for name in NAMES}
-    sys.path.remove(str(FOLDER))
-    for name in NAMES:
-        del sys.modules[name]
+    with imported(NAMES) as modules:
+        yield modules
 
 
 def measured(mean, count=60, names=(KL,), seed=0):
@@ -43,29 +40,28 @@ def measured(mean, count=60, names=(KL,), seed=0):
 
 @pytest.mark.parametrize(("mean", "outcome"), [(0.01, Outcome.ACCEPT), (0.5, Outcome.REJECT)])
 def test_what_is_far_from_its_margin_is_decided_on_every_set(benchmark, mean, outcome):
-    rates = benchmark["resampling"].judged([measured(mean)], GATE, {KL: 20}, sets=30)
+    draw = benchmark["resampling"].Resampled.of([measured(mean)], GATE)
+    rates = benchmark["resampling"].verdicts(draw, GATE, sets=30)
     assert rates.share(outcome) == 1.0
     assert rates.describe(outcome) == "100.0% [88.4%, 100.0%]"
 
 
 def test_a_set_has_whole_clusters_of_all_slices_together(benchmark):
-    population = benchmark["resampling"].Population(
-        measured(0.1, names=(KL, "language/x")), {KL: 25}
-    )
+    population = benchmark["resampling"].Population(measured(0.1, names=(KL, "language/x")))
     drawn = population.drawn(np.random.default_rng(0))
     one, other = drawn.slices
     assert [i.candidate for i in one.items] == [i.candidate for i in other.items]
-    assert len(one.items) == 50
-    assert {i.cluster for i in one.items} == {str(i) for i in range(25)}
-    assert len({i.name for i in one.items}) < 50  # with replacement
+    assert len(one.items) == 60
+    assert {i.cluster for i in one.items} == {str(i) for i in range(30)}
+    assert len({i.name for i in one.items}) < 60  # with replacement
 
 
 def test_slices_without_a_common_cluster_are_drawn_apart(benchmark):
     one, other = measured(0.1), measured(0.1, count=10, names=("language/chat",))
     apart = tuple(replace(i, cluster="chat" + i.cluster) for i in other.slices[0].items)
     axis = replace(one, slices=(*one.slices, replace(other.slices[0], items=apart)))
-    drawn = benchmark["resampling"].Population(axis, {KL: 12}).drawn(np.random.default_rng(0))
-    assert [len(found.items) for found in drawn.slices] == [24, 10]
+    drawn = benchmark["resampling"].Population(axis).drawn(np.random.default_rng(0))
+    assert [len(found.items) for found in drawn.slices] == [60, 10]
     assert not {i.cluster for i in drawn.slices[0].items} & {
         i.cluster for i in drawn.slices[1].items
     }
@@ -88,7 +84,8 @@ def test_on_its_margin_a_truth_is_rarely_decided(benchmark):
     gate = benchmark["resampling"].at_margin(axes, GATE, KL)
     (one,), _ = judge(axes, gate)
     assert one.figure.value == gate.slices[0].margin
-    rates = benchmark["resampling"].judged(axes, gate, {}, sets=100)
+    draw = benchmark["resampling"].Resampled.of(axes, gate)
+    rates = benchmark["resampling"].verdicts(draw, gate, sets=100)
     assert rates.share(Outcome.INCONCLUSIVE) > 0.85
 
 
@@ -103,6 +100,29 @@ def test_always_inconclusive_misses_the_targets(benchmark, capsys):
 def test_a_refusal_counts_as_rejected_and_says_by_what(benchmark):
     planted, gate = benchmark["planted"], benchmark["gate"]
     candidate = planted.Candidate("x", planted.Kind.BAD, planted.itself)
-    row = gate.row_of(candidate, "identity: two templates", 300)
-    assert row.rates.share(Outcome.REJECT) == 1.0
-    assert row.by == "identity: two templates"
+    assert gate.settled(candidate, "identity: two templates") == (
+        Outcome.REJECT,
+        "identity: two templates",
+    )
+    assert gate.settled(candidate, "")[0] is Outcome.ACCEPT  # nothing was found of a fault
+
+
+def trial(benchmark, draw, drawn_from="x"):
+    return benchmark["trials"].Trial("x", benchmark["planted"].Kind.GOOD, GATE, draw, drawn_from)
+
+
+def test_what_was_judged_is_kept_until_anything_that_decides_it_changes(benchmark, tmp_path):
+    draw = benchmark["resampling"].Resampled.of([measured(0.01)], GATE)
+    told, judge_all = [], benchmark["trials"].judge_all
+
+    def rates(sets=5, **changed):
+        kept = open_kept(tmp_path / "rates.jsonl")
+        one = trial(benchmark, draw, **changed)
+        return judge_all([one], sets, kept, 1, lambda what, done, of: told.append((done, of)))["x"]
+
+    assert rates().share(Outcome.ACCEPT) == 1.0
+    assert rates().sets == 5
+    assert told == [(1, 1)]
+    assert rates(sets=6).sets == 6
+    rates(drawn_from="other items")
+    assert len(told) == 3
