@@ -5,18 +5,21 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from msgspec.structs import replace as replace_record
 from spoiled import arms_of, nothing, write_pair
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Role, Room
 from fewbit.evaluate.gating.file import find_gate
 from fewbit.evaluate.gating.gate import judge
-from fewbit.evaluate.machine.speed_axis import SpeedAxis, answer_slices, turn_slices
-from fewbit.evaluate.machine.stand import Measured, Served, Stand, Step
+from fewbit.evaluate.machine.speed_axis import SpeedAxis, answer_slices, kept_note, turn_slices
+from fewbit.evaluate.machine.stand import Stand
+from fewbit.evaluate.machine.turns import served_of
 from fewbit.records.answers import Answer
 from fewbit.records.base import from_json, to_json
-from fewbit.records.generation import FinishReason, GenerationRecord, GenerationTimes
+from fewbit.records.generation import FinishReason
 from fewbit.records.measurement import AxisResult, Measure
+from fewbit.records.speed_axis import Served, SpeedPeriod
 
 AXIS = SpeedAxis(prompt=70, tokens=6, turns=2, concurrency=(1, 2), questions=3, answer_tokens=5)
 STALL = 0.25
@@ -102,12 +105,13 @@ def test_a_planted_stall_shows_where_a_mean_hides_it(pair):
             runner = arm.loaded.runner
             stalling = Stalling(runner.executor, at)
             loaded = replace(arm.loaded, runner=_with_executor(runner, stalling))
-            turns[role] = [Stand(loaded, prompt=70, tokens=100, sequences=1).measure(1)]
+            measured = Stand(loaded, prompt=70, tokens=100, sequences=1).measure(1)
+            turns[role] = [served_of(role, 1, measured)]
     slices = {s.name: s.items[0] for s in turn_slices(1, turns)}
     stall = slices["speed/stall/1"]
     assert stall.candidate >= STALL
     assert stall.source < STALL
-    gaps = turns[Role.CANDIDATE][0].cold.gaps
+    gaps = turns[Role.CANDIDATE][0].gaps
     assert mean(gaps) < STALL / 10
     # Decoding behind cached prompts, another run, is not blamed for it.
     assert slices["speed/decode/1"].candidate < STALL
@@ -143,41 +147,19 @@ def test_longer_answers_cancel_a_faster_token():
     assert decode.candidate == pytest.approx(decode.source / 2)
 
 
-def measured_turns(seconds):
+def served_turns(role, seconds):
     """Return turns of one request each whose steps take so many seconds."""
-    turns = []
-    for second in seconds:
-        step = Step(seconds=second, outside=0.0, whole=True)
-        record = generation(first_token=10 * second, gaps=(second,) * 5)
-        served = Served([step] * 5, [record])
-        turns.append(Measured(served, served, served))
-    return turns
-
-
-def generation(first_token, gaps):
-    times = GenerationTimes(
-        queue=0.0,
-        first_token=first_token,
-        prompt=0.0,
-        draft=0.0,
-        verify=0.0,
-        rollback=0.0,
-        plain=0.0,
-        total=first_token + sum(gaps),
-        gaps=gaps,
-    )
-    return GenerationRecord(
-        finish=FinishReason.LENGTH,
-        detail="",
-        prompt_tokens=70,
-        cached_tokens=0,
-        generated_tokens=len(gaps) + 1,
-        greedy=False,
-        seed=0,
-        sample=0,
-        plain_steps=len(gaps),
-        times=times,
-    )
+    return [
+        Served(
+            arm=role.value,
+            sequences=1,
+            first_tokens=(10 * second,),
+            cached_first_tokens=(10 * second,),
+            gaps=(second,) * 5,
+            steps=(second,) * 5,
+        )
+        for second in seconds
+    ]
 
 
 @pytest.mark.parametrize(("slower", "outcome"), [(1.5, "REJECT"), (0.5, "INCONCLUSIVE")])
@@ -185,8 +167,8 @@ def test_a_candidate_slower_than_its_source_is_rejected(slower, outcome):
     """4-bit weights that decode slower than fp16 were shipped; here it is part of the verdict."""
     pace = [0.010 + 0.0002 * (turn % 3) for turn in range(12)]
     turns = {
-        Role.SOURCE: measured_turns(pace),
-        Role.CANDIDATE: measured_turns([slower * seconds for seconds in pace]),
+        Role.SOURCE: served_turns(Role.SOURCE, pace),
+        Role.CANDIDATE: served_turns(Role.CANDIDATE, [slower * seconds for seconds in pace]),
     }
     result = AxisResult(axis="speed", slices=tuple(turn_slices(1, turns)), seconds=0.0)
     judgements, verdict = judge((result,), find_gate(None))
@@ -208,3 +190,52 @@ def test_a_candidate_slower_than_its_source_is_rejected(slower, outcome):
 def test_what_cannot_be_measured_is_refused(options, cause):
     with pytest.raises(UsageError, match=cause):
         SpeedAxis(**options)
+
+
+class Stopped(Exception):
+    """What a test stops a run by."""
+
+
+def test_a_stopped_run_goes_on_with_the_next_turn_and_says_so(pair, tmp_path):
+    """Turns and answers that were measured are kept with their moments; nothing is timed twice."""
+    told = []
+
+    def stop(what, done, _all):
+        told.append((what, done))
+        if (what, done) == ("answers", 0) and told.count(("turns", 1)) == 1:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        AXIS.run(arms_of(*pair, work=tmp_path), stop)
+    assert told == [("turns", 0), ("turns", 1), ("answers", 0)]
+    told.clear()
+    found = AXIS.run(arms_of(*pair, work=tmp_path), lambda what, done, _: told.append((what, done)))
+    assert told == [("answers", 0)]
+    assert sum(period.turns for period in found.details.periods) == 2
+    assert sum(period.answers for period in found.details.periods) == 3
+    again = AXIS.run(arms_of(*pair, work=tmp_path), nothing)
+    assert again.slices == found.slices
+    assert again.details == found.details
+
+
+def test_kept_timings_are_named_with_when_and_beside_what():
+    first = SpeedPeriod(
+        began="2026-11-30T14:00:00+00:00",
+        ended="2026-11-30T14:02:00+00:00",
+        turns=7,
+        answers=0,
+        load_least=1.0,
+        load_most=9.5,
+    )
+    second = replace_record(first, began="2026-11-30T15:00:00+00:00", turns=5, answers=12)
+    note = kept_note((first, second))
+    assert "7 turns and 0 answers by 2026-11-30T14:02:00+00:00 (load 1.0 to 9.5)" in note
+    assert "not measured again" in note
+
+
+def test_another_machines_timings_are_not_taken(pair, tmp_path, monkeypatch):
+    AXIS.run(arms_of(*pair, work=tmp_path), nothing)
+    monkeypatch.setattr("fewbit.evaluate.machine.speed_axis.host", lambda: "another")
+    told = []
+    AXIS.run(arms_of(*pair, work=tmp_path), lambda what, done, _: told.append((what, done)))
+    assert ("turns", 0) in told

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from fewbit.evaluate.arms import Arms
 from fewbit.progress import Progress
-from fewbit.records.measurement import AxisResult
+from fewbit.records.measurement import AxisResult, Measure
+
+
+@dataclass(frozen=True)
+class Brings:
+    """What can come of an axis, known from its spec before it runs; a model may lack some."""
+
+    slices: Mapping[str, Measure]
+    """By name."""
+    findings: tuple[str, ...] = ()
 
 
 class Axis(Protocol):
@@ -15,6 +26,11 @@ class Axis(Protocol):
     @property
     def name(self) -> str:
         """As `language`; the first part of the names of its slices and findings."""
+        ...
+
+    @property
+    def brings(self) -> Brings:
+        """All slices and findings that there can be; a gate's names are held to it."""
         ...
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:

@@ -48,6 +48,11 @@ def processor() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
+def host() -> str:
+    """Return what tells this machine from others: timings of one are none of another."""
+    return f"{platform.node()}, {platform.system()} {platform.release()}, {processor()}"
+
+
 def instruction_set(kernel: str) -> str:
     """Return the last part of a kernel id such as `w4.sym.g32/a8.g32/avx512vnni`."""
     return kernel.rpartition("/")[2]

@@ -2,9 +2,63 @@
 
 from __future__ import annotations
 
+from fewbit.records.answers import Answer
 from fewbit.records.base import Record
 from fewbit.records.drawn import Distribution
 from fewbit.records.generation import FinishReason
+
+
+class Served(Record, frozen=True, kw_only=True):
+    """What one arm did in a turn with so many requests at once, all times in seconds."""
+
+    arm: str
+    sequences: int
+    first_tokens: tuple[float, ...]
+    """From arrival, of each request; prompts new to the cache."""
+    cached_first_tokens: tuple[float, ...]
+    """The same prompts again."""
+    gaps: tuple[float, ...]
+    """Between two tokens, all of all requests, also while other prompts were computed."""
+    steps: tuple[float, ...]
+    """Each a token for every request."""
+
+
+class Moment(Record, frozen=True, kw_only=True):
+    """When something was measured, and beside what."""
+
+    began: str
+    """When the run began that measured it; UTC, ISO 8601."""
+    ended: str
+    """When it was measured."""
+    load: float | None
+    """The system's load of the last minute; None where it does not tell."""
+
+
+class SpeedTurn(Record, frozen=True, kw_only=True):
+    """What both arms did after each other, at every number of requests."""
+
+    served: tuple[Served, ...]
+    moment: Moment
+
+
+class AnsweredTogether(Record, frozen=True, kw_only=True):
+    """Questions that both arms answered after each other, some at once."""
+
+    source: tuple[Answer, ...]
+    candidate: tuple[Answer, ...]
+    moment: Moment
+
+
+class SpeedPeriod(Record, frozen=True, kw_only=True):
+    """What one run measured; a run that was stopped is gone on with by another."""
+
+    began: str
+    ended: str
+    turns: int
+    answers: int
+    """Questions that both arms answered."""
+    load_least: float | None
+    load_most: float | None
 
 
 class SpeedRate(Record, frozen=True, kw_only=True):
@@ -40,7 +94,7 @@ class FinishedTask(Record, frozen=True, kw_only=True):
 
 
 class SpeedDetails(Record, frozen=True, kw_only=True, tag="speed"):
-    """How fast both arms were, turn about in one run."""
+    """How fast both arms were, turn about."""
 
     prompt: int
     """Tokens of each prompt; drawn ones, that share no beginning."""
@@ -51,3 +105,5 @@ class SpeedDetails(Record, frozen=True, kw_only=True, tag="speed"):
     rates: tuple[SpeedRate, ...]
     tasks: tuple[FinishedTask, ...]
     distributions: tuple[Distribution, ...]
+    periods: tuple[SpeedPeriod, ...] = ()
+    """More than one where earlier runs were stopped, and what they measured was kept."""

@@ -3,7 +3,8 @@
 In each turn both arms serve the same drawn prompts at 1, 4 and 16 at once, who is first
 alternating, so that whatever else the machine does falls on both. Then both answer the same
 questions to their ends: a model that is faster by the token and says more is not faster.
-Nothing of it is kept from run to run, since times of different minutes cannot be compared.
+A turn is kept as it ends, with when it was and beside what load: it compares both arms within its
+own seconds, and a run that was stopped goes on with the next.
 """
 
 from __future__ import annotations
@@ -17,28 +18,46 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fewbit.errors import UsageError
+from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.answers import Ask, Prompt, conversation
-from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
-from fewbit.evaluate.machine.stand import Measured, Stand
+from fewbit.evaluate.arms import PAIR, Arms, Role, Room
+from fewbit.evaluate.axis import Brings
+from fewbit.evaluate.conditions import host
+from fewbit.evaluate.kept import Kept, fingerprint
+from fewbit.evaluate.machine.turns import (
+    AT_ONCE,
+    Shape,
+    answer_together,
+    now,
+    periods,
+    serve_turns,
+)
 from fewbit.evaluate.prompts import builtin_prompts
 from fewbit.progress import Progress
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Distribution
 from fewbit.records.generation import FinishReason
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
-from fewbit.records.speed_axis import FinishedTask, SpeedDetails, SpeedRate
+from fewbit.records.speed_axis import (
+    AnsweredTogether,
+    FinishedTask,
+    Served,
+    SpeedDetails,
+    SpeedPeriod,
+    SpeedRate,
+    SpeedTurn,
+)
 
 NAME = "speed"
 
 _CONTEXT = 1024
 """Positions of a sequence, or as many as the model has: a question and its answer fit."""
-_AT_ONCE = 4
-"""Questions that are answered at once."""
+_OF_TURNS = ("first-token", "cached", "decode", "stall")
+_OF_ANSWERS = ("first-token", "decode")
 _DIGITS = 6
 """Of seconds in the record: microseconds."""
 
-Turns: TypeAlias = Mapping[Role, Sequence[Measured]]
+Turns: TypeAlias = Mapping[Role, Sequence[Served]]
 """What each arm did at so many requests at once, turn by turn."""
 
 
@@ -74,65 +93,49 @@ class SpeedAxis:
         """`speed`."""
         return NAME
 
+    @property
+    def brings(self) -> Brings:
+        """Seconds of turns, and of answers."""
+        turns = (f"{kind}/{n}" for kind in _OF_TURNS for n in self.concurrency)
+        answers = (f"{kind}/{AT_ONCE}" for kind in _OF_ANSWERS)
+        names = (f"{NAME}/{name}" for name in (*turns, *answers, "task"))
+        return Brings(dict.fromkeys(names, Measure.RATIO))
+
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Measure both arms; of one that runs elsewhere only the times of its answers."""
-        began = time.perf_counter()
+        began, started = time.perf_counter(), now()
         context = max(_CONTEXT, self.prompt + 1 + self.tokens)
-        room = Room(context=context, sequences=max(*self.concurrency, _AT_ONCE))
+        room = Room(context=context, sequences=max(*self.concurrency, AT_ONCE))
+        here = _all_here(arms)
         with arms.open(Role.SOURCE, room) as source, arms.open(Role.CANDIDATE, room) as candidate:
             pair = {Role.SOURCE: source, Role.CANDIDATE: candidate}
-            here = all(arm.model is not None for arm in pair.values())
-            served = self._turns(pair, progress) if here else {}
-            answers = self._answers(pair, progress)
-        rates = [rate for n, turns in served.items() for rate in _rates(n, turns, self.prompt)]
-        drawn = [d for n, turns in served.items() for d in _distributions(n, turns)]
-        slices = [s for n, turns in served.items() for s in turn_slices(n, turns)]
+            kept = self._kept(arms, "turns", self._shape)
+            turns = serve_turns(pair, self._shape, kept, started, progress) if here else []
+            chat = all(arm.answerer.facts.template for arm in pair.values())
+            asks = self._asks(conversation if chat else str)
+            kept = self._kept(arms, "answers", [(ask.prompt, ask.max_tokens) for ask in asks])
+            answerers = {role: arm.answerer for role, arm in pair.items()}
+            answered = answer_together(answerers, asks, kept, started, progress)
         return AxisResult(
             axis=NAME,
-            slices=(*slices, *answer_slices(answers, timed=not here)),
-            details=SpeedDetails(
-                prompt=self.prompt,
-                tokens=self.tokens,
-                turns=self.turns if here else 0,
-                rates=tuple(rates),
-                tasks=_finished(answers),
-                distributions=(*drawn, *_answer_distributions(answers)),
-            ),
-            notes=tuple(self._notes(answers, here=here)),
+            slices=self._slices(turns, answered),
+            details=self._details(turns, answered),
+            notes=tuple(self._notes(turns, answered, started)),
             seconds=time.perf_counter() - began,
         )
 
-    def _turns(self, pair: Mapping[Role, Arm], progress: Progress) -> dict[int, Turns]:
-        """Measure both arms turn about; by the number of requests at once."""
-        most = max(self.concurrency)
-        stands = {
-            role: Stand(arm.loaded, prompt=self.prompt, tokens=self.tokens, sequences=most)
-            for role, arm in pair.items()
-        }
-        for stand in stands.values():
-            stand.warm_up()
-        found: dict[int, dict[Role, list[Measured]]] = {
-            n: {role: [] for role in PAIR} for n in self.concurrency
-        }
-        for turn in range(self.turns):
-            progress("turns", turn, self.turns)
-            for sequences in self.concurrency:
-                for role in _order(turn):
-                    found[sequences][role].append(stands[role].measure(sequences))
-        return dict(found)
+    @property
+    def _shape(self) -> Shape:
+        return Shape(
+            prompt=self.prompt,
+            tokens=self.tokens,
+            turns=self.turns,
+            concurrency=self.concurrency,
+        )
 
-    def _answers(
-        self, pair: Mapping[Role, Arm], progress: Progress
-    ) -> dict[Role, dict[str, Answer]]:
-        """Have both arms answer the questions to their ends, some at once, turn about."""
-        chat = all(arm.answerer.facts.template for arm in pair.values())
-        asks = self._asks(conversation if chat else str)
-        found: dict[Role, dict[str, Answer]] = {role: {} for role in PAIR}
-        for turn, few in enumerate(_batches(asks)):
-            progress("answers", turn * _AT_ONCE, len(asks))
-            for role in _order(turn):
-                pair[role].answerer.answer(few, _keeper(found[role]))
-        return found
+    def _kept(self, arms: Arms, what: str, spec: object) -> Kept:
+        source = arms.fingerprint(Role.SOURCE)
+        return arms.kept(Role.CANDIDATE, fingerprint(NAME, what, spec, source, host()))
 
     def _asks(self, prompt_of: Callable[[str], Prompt]) -> list[Ask]:
         kinds = builtin_prompts()
@@ -142,19 +145,94 @@ class SpeedAxis:
             for i, text in enumerate(mixed)
         ][: self.questions]
 
-    def _notes(self, answers: Mapping[Role, Mapping[str, Answer]], *, here: bool) -> Iterator[str]:
-        if not here:
+    def _slices(
+        self, turns: Sequence[SpeedTurn], answered: Sequence[AnsweredTogether]
+    ) -> tuple[Slice, ...]:
+        served = by_requests(turns)
+        of_turns = (s for n, found in served.items() for s in turn_slices(n, found))
+        return (*of_turns, *answer_slices(_by_arm(answered), timed=not turns))
+
+    def _details(
+        self, turns: Sequence[SpeedTurn], answered: Sequence[AnsweredTogether]
+    ) -> SpeedDetails:
+        served, answers = by_requests(turns), _by_arm(answered)
+        return SpeedDetails(
+            prompt=self.prompt,
+            tokens=self.tokens,
+            turns=len(turns),
+            rates=tuple(r for n, found in served.items() for r in _rates(n, found, self.prompt)),
+            tasks=_finished(answers),
+            distributions=(
+                *(d for n, found in served.items() for d in _distributions(n, found)),
+                *_answer_distributions(answers),
+            ),
+            periods=periods(turns, answered),
+        )
+
+    def _notes(
+        self,
+        turns: Sequence[SpeedTurn],
+        answered: Sequence[AnsweredTogether],
+        started: str,
+    ) -> Iterator[str]:
+        if not turns:
             yield (
                 "An arm runs elsewhere, so prompts and decoding were not measured apart: first "
                 "tokens and gaps are those of the answers, the network included."
             )
-        for role, given in answers.items():
+        for role, given in _by_arm(answered).items():
             cut = sum(answer.finish is FinishReason.LENGTH for answer in given.values())
             if cut:
                 yield (
                     f"{cut} of the {role.value}'s {len(given)} answers were cut at "
                     f"{self.answer_tokens} tokens; the seconds of a finished task count them so."
                 )
+        found = periods(turns, answered)
+        if any(period.began != started for period in found):
+            yield kept_note(found)
+
+
+def kept_note(found: Sequence[SpeedPeriod]) -> str:
+    """Return the sentence on timings that an earlier run kept: whose, of when, beside what."""
+    parts = "; ".join(
+        f"{period.turns} turns and {period.answers} answers by {period.ended}{_load(period)}"
+        for period in found
+    )
+    return (
+        f"Kept from before on this machine, and not measured again: {parts}. A turn compares both "
+        "arms within its own seconds; rates of one arm alone are those of that time."
+    )
+
+
+def _load(period: SpeedPeriod) -> str:
+    if period.load_least is None or period.load_most is None:
+        return ""
+    return f" (load {period.load_least:.1f} to {period.load_most:.1f})"
+
+
+def _all_here(arms: Arms) -> bool:
+    """Return whether both arms run in this process."""
+    try:
+        return all(arms.local(role) for role in PAIR)
+    except UnsupportedError:
+        return False
+
+
+def by_requests(turns: Sequence[SpeedTurn]) -> dict[int, Turns]:
+    """Return what both arms did, by the number of requests at once."""
+    found: dict[int, dict[Role, list[Served]]] = {}
+    for one in (one for turn in turns for one in turn.served):
+        arms = found.setdefault(one.sequences, {role: [] for role in PAIR})
+        arms[Role(one.arm)].append(one)
+    return dict(found)
+
+
+def _by_arm(answered: Sequence[AnsweredTogether]) -> dict[Role, dict[str, Answer]]:
+    sides = {
+        Role.SOURCE: [answer for few in answered for answer in few.source],
+        Role.CANDIDATE: [answer for few in answered for answer in few.candidate],
+    }
+    return {role: {answer.name: answer for answer in found} for role, found in sides.items()}
 
 
 def turn_slices(sequences: int, turns: Turns) -> Iterator[Slice]:
@@ -165,11 +243,17 @@ def turn_slices(sequences: int, turns: Turns) -> Iterator[Slice]:
         turns: of source and candidate, as many of each.
     """
     at_once = f"{sequences} at once" if sequences > 1 else "one request"
-    figures: dict[str, tuple[str, Callable[[Measured], float]]] = {
-        "first-token": ("seconds to the first token, prompts new", _first_token),
-        "cached": ("seconds to the first token, prompts cached", _cached_first_token),
-        "decode": ("seconds a token", lambda m: mean(s.seconds for s in m.decoding) / sequences),
-        "stall": ("the longest gap between two tokens of a turn", lambda m: max(m.cold.gaps)),
+    figures: dict[str, tuple[str, Callable[[Served], float]]] = {
+        "first-token": (
+            "seconds to the first token, prompts new",
+            lambda one: median(one.first_tokens),
+        ),
+        "cached": (
+            "seconds to the first token, prompts cached",
+            lambda one: median(one.cached_first_tokens),
+        ),
+        "decode": ("seconds a token", lambda one: mean(one.steps) / sequences),
+        "stall": ("the longest gap between two tokens of a turn", lambda one: max(one.gaps)),
     }
     for name, (title, figure) in figures.items():
         source, candidate = ([figure(m) for m in turns[role]] for role in PAIR)
@@ -195,8 +279,8 @@ def answer_slices(answers: Mapping[Role, Mapping[str, Answer]], *, timed: bool) 
         "task": ("seconds a finished answer", lambda answer: answer.seconds)
     }
     if timed:
-        figures[f"first-token/{_AT_ONCE}"] = ("seconds to an answer's first token", _first_of)
-        figures[f"decode/{_AT_ONCE}"] = ("seconds a token of an answer", _gap_of)
+        figures[f"first-token/{AT_ONCE}"] = ("seconds to an answer's first token", _first_of)
+        figures[f"decode/{AT_ONCE}"] = ("seconds a token of an answer", _gap_of)
     for name, (title, figure) in figures.items():
         source, candidate = ([figure(answers[role][n]) for n in names] for role in PAIR)
         yield Slice(
@@ -204,7 +288,7 @@ def answer_slices(answers: Mapping[Role, Mapping[str, Answer]], *, timed: bool) 
             axis=NAME,
             measure=Measure.RATIO,
             unit="seconds",
-            title=f"{title}, {_AT_ONCE} at once",
+            title=f"{title}, {AT_ONCE} at once",
             items=_items(names, source, candidate),
         )
 
@@ -216,14 +300,6 @@ def _items(
     return tuple(Item(name=n, cluster=n, source=one, candidate=other) for n, one, other in rows)
 
 
-def _first_token(measured: Measured) -> float:
-    return median(measured.cold.first_tokens)
-
-
-def _cached_first_token(measured: Measured) -> float:
-    return median(measured.cached.first_tokens)
-
-
 def _first_of(answer: Answer) -> float:
     return answer.first_token or answer.seconds
 
@@ -232,33 +308,17 @@ def _gap_of(answer: Answer) -> float:
     return mean(answer.gaps) if answer.gaps else answer.seconds
 
 
-def _order(turn: int) -> tuple[Role, ...]:
-    return PAIR if turn % 2 == 0 else PAIR[::-1]
-
-
-def _batches(asks: Sequence[Ask]) -> Iterator[Sequence[Ask]]:
-    for start in range(0, len(asks), _AT_ONCE):
-        yield asks[start : start + _AT_ONCE]
-
-
-def _keeper(into: dict[str, Answer]) -> Callable[[Answer], None]:
-    def keep(answer: Answer) -> None:
-        into[answer.name] = answer
-
-    return keep
-
-
 def _rates(sequences: int, turns: Turns, prompt: int) -> Iterator[SpeedRate]:
     for role, measured in turns.items():
-        gaps = [gap for m in measured for gap in m.cold.gaps]
-        steps = [step.seconds for m in measured for step in m.decoding]
-        computed = [sequences * prompt / max(m.cold.first_tokens) for m in measured]
+        gaps = [gap for m in measured for gap in m.gaps]
+        steps = [seconds for m in measured for seconds in m.steps]
+        computed = [sequences * prompt / max(m.first_tokens) for m in measured]
         yield SpeedRate(
             arm=role.value,
             sequences=sequences,
             prompt_tokens_per_second=median(computed),
-            first_token=median(first for m in measured for first in m.cold.first_tokens),
-            cached_first_token=median(f for m in measured for f in m.cached.first_tokens),
+            first_token=median(first for m in measured for first in m.first_tokens),
+            cached_first_token=median(f for m in measured for f in m.cached_first_tokens),
             decode_tokens_per_second=sequences * len(steps) / sum(steps),
             gap_median=median(gaps),
             gap_p99=float(np.quantile(gaps, 0.99)),
@@ -267,10 +327,10 @@ def _rates(sequences: int, turns: Turns, prompt: int) -> Iterator[SpeedRate]:
 
 
 def _distributions(sequences: int, turns: Turns) -> Iterator[Distribution]:
-    kinds: dict[str, Callable[[Measured], list[float]]] = {
-        "Gap between tokens": lambda m: m.cold.gaps,
-        "Time to first token": lambda m: m.cold.first_tokens,
-        "Time to first token, prompt cached": lambda m: m.cached.first_tokens,
+    kinds: dict[str, Callable[[Served], tuple[float, ...]]] = {
+        "Gap between tokens": lambda one: one.gaps,
+        "Time to first token": lambda one: one.first_tokens,
+        "Time to first token, prompt cached": lambda one: one.cached_first_tokens,
     }
     for kind, values in kinds.items():
         for role, measured in turns.items():
@@ -283,7 +343,7 @@ def _answer_distributions(
 ) -> Iterator[Distribution]:
     for role, given in answers.items():
         gaps = chain.from_iterable(answer.gaps for answer in given.values())
-        yield _distribution(f"Gap between tokens of answers, {_AT_ONCE} at once", role, gaps)
+        yield _distribution(f"Gap between tokens of answers, {AT_ONCE} at once", role, gaps)
 
 
 def _distribution(title: str, role: Role, values: Iterator[float]) -> Distribution:
