@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from spoiled import MIXTRAL, arms_of, failed, nothing, spoil, write_pair
 from tiny_subjects import letters
 
@@ -41,6 +42,17 @@ def found(pair):
 @pytest.fixture(scope="module")
 def mixed(mixture):
     return AXIS.run(arms_of(*mixture), nothing)
+
+
+def test_what_is_kept_is_not_looked_at_again(pair, found, tmp_path):
+    AXIS.run(arms_of(*pair, work=tmp_path), nothing)
+    told = []
+    again = AXIS.run(arms_of(*pair, work=tmp_path), lambda *said: told.append(said))
+    assert told == []
+    assert replace(again, seconds=0.0) == replace(found, seconds=0.0)
+    other = NumericsAxis(documents=DOCUMENTS, windows=2, window_tokens=80)
+    other.run(arms_of(*pair, work=tmp_path), lambda *said: told.append(said))
+    assert told
 
 
 def test_a_sound_pair_passes_with_every_place_of_every_layer(found):
@@ -148,6 +160,10 @@ def test_keys_beyond_fp16_are_caught():
 
 
 # --- mixtures -----------------------------------------------------------------------------------
+
+
+def test_the_result_of_a_mixture_survives_json(mixed):
+    assert from_json(AxisResult, to_json(mixed), name="again") == mixed
 
 
 def test_tokens_of_experts_add_up(mixed):

@@ -79,7 +79,7 @@ class Routing:
                 source_tokens=int(layer.source[e]),
                 candidate_tokens=int(layer.candidate[e]),
                 same_tokens=int(layer.same[e]),
-                divergence=layer.divergence[e] / layer.source[e] if layer.source[e] else None,
+                divergence=_mean(float(layer.divergence[e]), int(layer.source[e])),
                 rare=bool(_rare(layer)[e]),
             )
             for layer in self._layers
@@ -100,6 +100,10 @@ class Routing:
             for layer in self._layers
             for e in np.flatnonzero(layer.accused & ~layer.cleared)
         )
+
+
+def _mean(total: float, tokens: int) -> float | None:
+    return total / tokens if tokens else None
 
 
 def passed(seen: Seen, op: Mixture) -> NDArray[np.bool_]:
