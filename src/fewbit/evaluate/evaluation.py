@@ -18,10 +18,11 @@ from fewbit.atomic import claimed
 from fewbit.errors import OutputError
 from fewbit.evaluate.arms import Arms, Party, Role, local_party
 from fewbit.evaluate.artefact.scan import AXIS as SCAN
-from fewbit.evaluate.artefact.scan import scan
-from fewbit.evaluate.axis import Axis
+from fewbit.evaluate.artefact.scan import BRINGS, scan
+from fewbit.evaluate.axis import Axis, Progress
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.floor import Floor, floor_of
+from fewbit.evaluate.gating.declared import require_known
 from fewbit.evaluate.gating.file import find_gate
 from fewbit.evaluate.gating.gate import judge, waived
 from fewbit.evaluate.gating.sequential import at_look
@@ -110,12 +111,19 @@ def evaluate(
         IdentityError: the two are not one model in two forms.
         NumericalError: a logit or weight is NaN or infinite; it is located.
         OutputError: another run has the work folder, or it cannot be written.
+        UsageError: the gate names a slice or finding that the axes cannot have; or as below.
         UsageError, BadFileError, MissingError, UnsupportedError, KernelError: a model cannot be
             loaded, or an axis not be run on it.
     """
     chosen = settings or EvaluationSettings()
+    require_judgeable(axes, chosen.gate)
     with working(chosen.work), opened(source) as one, opened(candidate) as other:
         return _evaluate(_Comparison.of(one, other, chosen), axes, progress)
+
+
+def require_judgeable(axes: Sequence[Axis], gate: Gate) -> None:
+    """Refuse a gate that names what neither the axes nor the scan can have; as `require_known`."""
+    require_known([BRINGS, *(axis.brings for axis in axes)], gate)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from fewbit.evaluate.artefact.tensor import (
     scan_tensor,
     values,
 )
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.identity import Subject, changed_slots, shared_slots, slot_in
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.binding import is_vector
@@ -77,6 +78,10 @@ _KINDS = {
     ),
 }
 """What each kind of defect is called, and what is said where there is none."""
+
+
+BRINGS = Brings({}, tuple(f"{AXIS}/{kind}" for kind in (*_KINDS, "uncalibrated", "manifest")))
+"""What a gate may name."""
 
 
 def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult:

@@ -20,6 +20,7 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Ask, answer_missing, conversation
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.endpoint.answerer import EndpointAnswerer
 from fewbit.evaluate.endpoint.stream import TOKEN_ID
 from fewbit.evaluate.kept import fingerprint
@@ -32,6 +33,8 @@ from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.tokens.tokenizer import Tokenizer
 
 AXIS = "endpoint"
+
+KL = f"{AXIS}/kl"
 
 _LEAST_REST = 1e-6
 """A server's probabilities are rounded, so that what it leaves to other tokens is not known better.
@@ -52,6 +55,11 @@ class EndpointAxis:
     def name(self) -> str:
         """The axis."""
         return AXIS
+
+    @property
+    def brings(self) -> Brings:
+        """A lower bound of the divergence."""
+        return Brings({KL: Measure.MEAN})
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Ask the endpoint, and run the source over what it said; see `Axis`."""
@@ -217,7 +225,7 @@ def _endpoint(arm: Arm) -> EndpointAnswerer:
 def _slices(items: tuple[Item, ...], top: int) -> Iterator[Slice]:
     if items:
         yield Slice(
-            name="endpoint/kl",
+            name=KL,
             axis=AXIS,
             measure=Measure.MEAN,
             unit="nats",

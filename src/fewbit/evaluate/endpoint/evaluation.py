@@ -20,6 +20,7 @@ from fewbit.evaluate.endpoint.axis import AXIS, EndpointAxis
 from fewbit.evaluate.endpoint.client import Client
 from fewbit.evaluate.endpoint.facts import probe_identity
 from fewbit.evaluate.evaluation import EvaluationSettings, arm_facts, opened, working
+from fewbit.evaluate.gating.declared import require_known
 from fewbit.evaluate.gating.gate import judge, waived
 from fewbit.evaluate.identity import Subject
 from fewbit.model.chosen_kernels import planned_kernels
@@ -65,9 +66,11 @@ def evaluate_endpoint(
     Raises:
         IdentityError: what the server shows is not the source's.
         RequestError: the server cannot be reached, or refuses.
+        UsageError: the gate names what the axes cannot have.
         FewbitError: as `evaluate`.
     """
     started = time.perf_counter()
+    require_known([axis.brings for axis in axes], settings.gate)
     with working(settings.work), opened(source) as subject:
         identity = _identity(party, subject)
         run = settings.run_settings()

@@ -1,17 +1,18 @@
-"""A gate's rules and waivers beside what was measured: which slice has which margin."""
+"""A gate's rules and waivers beside what can be and what was measured: which has which margin."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
 
 from fewbit.errors import UsageError
+from fewbit.evaluate.axis import Brings
 from fewbit.records.gate import Gate, SliceRule
-from fewbit.records.measurement import AxisResult, Slice
+from fewbit.records.measurement import AxisResult, Measure, Slice
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def subjects(axes: Sequence[AxisResult], gate: Gate) -> Iterator[Subject]:
     """
     together: dict[str, tuple[SliceRule, list[Slice]]] = {}
     for found in (found for axis in axes for found in axis.slices if found.items):
-        rule = next((r for r in gate.slices if fnmatchcase(found.name, r.match)), None)
+        rule = _rule_of(gate, found.name)
         if rule is not None and rule.pool:
             together.setdefault(rule.match, (rule, []))[1].append(found)
         yield Subject(found.name, None if rule is None or rule.pool else rule, found)
@@ -41,30 +42,57 @@ def subjects(axes: Sequence[AxisResult], gate: Gate) -> Iterator[Subject]:
         yield Subject(name, rule, _pooled(rule, slices))
 
 
-def require_declared(axes: Sequence[AxisResult], gate: Gate) -> None:
-    """Refuse what a gate says of slices and findings that are not there.
+def require_known(brings: Sequence[Brings], gate: Gate) -> None:
+    """Refuse, before anything is measured, what a gate says of slices and findings there cannot be.
 
-    What belongs to an axis that was not measured is no error.
+    What belongs to an axis that is not measured is no error, nor is an optional rule, which may be
+    meant for other texts and tasks.
+
+    Args:
+        brings: of every axis that is to run.
+        gate: the margins.
 
     Raises:
-        UsageError: with near matches.
+        UsageError: with near matches; or slices that are judged as one have several measures.
     """
-    slices = [found.name for axis in axes for found in axis.slices]
-    findings = [finding.name for axis in axes for finding in axis.findings]
-    ran = {axis.axis for axis in axes} | {_axis_of(name) for name in (*slices, *findings)}
+    slices = {name: measure for one in brings for name, measure in one.slices.items()}
+    findings = [name for one in brings for name in one.findings]
+    measured = {_axis_of(name) for name in (*slices, *findings)}
     for rule in gate.slices:
         fits = any(fnmatchcase(name, rule.match) for name in slices)
-        if not fits and not rule.optional and _axis_of(rule.match) in ran:
+        if not fits and not rule.optional and _axis_of(rule.match) in measured:
             raise UsageError(
-                f"The pattern '{rule.match}' of the gate '{gate.name}' fits no slice that was "
-                f"measured; {_offer(rule.match, slices)}."
+                f"The pattern '{rule.match}' of the gate '{gate.name}' fits no slice; "
+                f"{_offer(rule.match, slices)}."
             )
+    for rule, names in _together(gate, slices):
+        _require_one_measure(rule, {name: slices[name] for name in names})
     for waiver in gate.waive:
-        if waiver.finding not in findings and _axis_of(waiver.finding) in ran:
+        if waiver.finding not in findings and _axis_of(waiver.finding) in measured:
             raise UsageError(
                 f"The gate '{gate.name}' waives '{waiver.finding}', which is no finding; "
                 f"{_offer(waiver.finding, findings)}."
             )
+
+
+def _together(gate: Gate, names: Iterable[str]) -> Iterator[tuple[SliceRule, list[str]]]:
+    """Yield each rule that judges slices as one, with those of the names that it does."""
+    first = {name: _rule_of(gate, name) for name in names}
+    for rule in gate.slices:
+        if rule.pool:
+            yield rule, [name for name, found in first.items() if found is rule]
+
+
+def _require_one_measure(rule: SliceRule, measures: Mapping[str, Measure]) -> None:
+    if len(set(measures.values())) > 1:
+        kinds = ", ".join(f"{name} is a {measure.value}" for name, measure in measures.items())
+        raise UsageError(
+            f"The gate judges '{rule.match}' as one, but {kinds}; pool slices of one measure."
+        )
+
+
+def _rule_of(gate: Gate, name: str) -> SliceRule | None:
+    return next((rule for rule in gate.slices if fnmatchcase(name, rule.match)), None)
 
 
 def _axis_of(name: str) -> str:
@@ -75,19 +103,15 @@ def _offer(name: str, known: Iterable[str]) -> str:
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, 3)
     if not near:
-        return f"there are {', '.join(names) or 'none'}"
+        own = [known for known in names if _axis_of(known) == _axis_of(name)]
+        return f"there are {', '.join(own or names) or 'none'}"
     return f"did you mean {' or '.join(near)}"
 
 
 def _pooled(rule: SliceRule, slices: Sequence[Slice]) -> Slice:
     """Return all items as one slice; clusters of one name are one, whatever slice they are in."""
     first = slices[0]
-    measures = {found.measure for found in slices}
-    if len(measures) > 1:
-        kinds = ", ".join(f"{found.name} is a {found.measure.value}" for found in slices)
-        raise UsageError(
-            f"The gate judges '{rule.match}' as one, but {kinds}; pool slices of one measure."
-        )
+    _require_one_measure(rule, {found.name: found.measure for found in slices})
     items = tuple(
         replace(item, name=f"{found.name}/{item.name}") for found in slices for item in found.items
     )

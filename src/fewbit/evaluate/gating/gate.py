@@ -20,7 +20,7 @@ from statistics import NormalDist
 
 from msgspec.structs import replace
 
-from fewbit.evaluate.gating.declared import Subject, require_declared, subjects
+from fewbit.evaluate.gating.declared import Subject, subjects
 from fewbit.evaluate.gating.estimates import Draws, Estimate, Estimates, estimate
 from fewbit.evaluate.gating.proportions import mcnemar
 from fewbit.records.figures import describe
@@ -52,11 +52,9 @@ def judge(
         draws: those of an earlier call, where many are judged.
 
     Raises:
-        UsageError: a rule that must be measured fits no slice of what was, a waiver names a
-            finding that is not there, or slices judged as one have several measures.
+        UsageError: slices judged as one have several measures.
         NumericalError: a value is NaN or infinite.
     """
-    require_declared(axes, gate)
     found = [_measured(subject, draws or Draws()) for subject in subjects(axes, gate)]
     family = [one.chance for one in found if one.judged]
     rejected = iter(holm(family, _error(gate.level)))

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from fewbit.calibrate.text import Documents
 from fewbit.errors import TemplateError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room, one_day
-from fewbit.evaluate.identity import Subject, describe_prefix, require_begun_once
+from fewbit.evaluate.axis import Brings
+from fewbit.evaluate.identity import Subject, describe_prefix
 from fewbit.evaluate.language import conversations as built_in
 from fewbit.evaluate.language.calibrated import refuse_seen
 from fewbit.evaluate.language.conversations import Chat
@@ -33,7 +34,7 @@ from fewbit.evaluate.language.passages import (
     text_passages,
 )
 from fewbit.evaluate.language.positions import Positions, table
-from fewbit.evaluate.language.summary import AXIS, Measured, details, slices
+from fewbit.evaluate.language.summary import AXIS, Measured, details, possible_slices, slices
 from fewbit.evaluate.subject import open_subject
 from fewbit.progress import Progress
 from fewbit.records.language import LanguageDetails, TextFacts
@@ -41,6 +42,8 @@ from fewbit.records.measurement import AxisResult, Finding
 from fewbit.runtime.native import available_cores
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.tokenizer import Tokenizer
+
+BEGINS_ONCE = f"{AXIS}/begins-once"
 
 _LEAST = {"windows": 1, "window_tokens": 8, "whole_windows": 0, "passage_tokens": 8}
 
@@ -82,6 +85,11 @@ class LanguageAxis:
     def name(self) -> str:
         """The first part of its slices' names."""
         return AXIS
+
+    @property
+    def brings(self) -> Brings:
+        """Slices by domain and token, whichever the text has, and that nothing begins twice."""
+        return Brings(possible_slices(), (BEGINS_ONCE,))
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Score every sequence on every arm.
@@ -210,6 +218,4 @@ def _begins_once(run: _Prepared) -> Finding:
     if chats:
         text = run.tokenizer.token_text(int(chats[0].tokens[0]))
         begins += f", and every conversation, by its template, with {text}"
-    return Finding(
-        name=f"{AXIS}/begins-once", axis=AXIS, passed=True, found=f"{begins}; nothing twice."
-    )
+    return Finding(name=BEGINS_ONCE, axis=AXIS, passed=True, found=f"{begins}; nothing twice.")

@@ -19,7 +19,8 @@ from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.tokenizer import Tokenizer
 
 TEXT, PROSE, CODE, CHAT, LANGUAGES = "text", "prose", "code", "chat", "languages"
-"""Domains. Of a text of one's own nothing more is known than that."""
+DOMAINS = (TEXT, PROSE, CODE, CHAT, LANGUAGES)
+"""Of a text of one's own nothing more is known than that it is text."""
 
 _KINDS = {"pydoc": PROSE, "lib": CODE}
 """Domains of the default text's documents, by how their names begin."""

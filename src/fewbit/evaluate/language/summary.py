@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +12,7 @@ import numpy as np
 from fewbit.evaluate.arms import Role
 from fewbit.evaluate.gating.bootstrap import exponential, proportion_interval
 from fewbit.evaluate.language.divergence import Comparison
-from fewbit.evaluate.language.passages import CHAT, LANGUAGES
+from fewbit.evaluate.language.passages import CHAT, DOMAINS, LANGUAGES
 from fewbit.evaluate.language.positions import Figures, Mask, Positions, Values
 from fewbit.evaluate.language.protocol import Mark
 from fewbit.records.drawn import Band, Curve
@@ -92,6 +92,17 @@ class Measured:
     def figures(self, mask: Mask) -> Figures:
         """Return some of the predictions, ready to be summed up."""
         return Figures(self.positions, mask, self.level)
+
+
+def possible_slices() -> Mapping[str, Measure]:
+    """Return every slice that a text can have, by name."""
+    means = ["kl", "kl-reverse", "first-choice"]
+    means += [f"kl/{name}" for name in (*DOMAINS, *(kind.value for kind in Mark))]
+    ratios = ["perplexity", *(f"perplexity/{domain}" for domain in DOMAINS)]
+    return {
+        **{f"{AXIS}/{name}": Measure.MEAN for name in means},
+        **{f"{AXIS}/{name}": Measure.PERPLEXITY for name in ratios},
+    }
 
 
 def slices(m: Measured) -> tuple[Slice, ...]:

@@ -19,13 +19,21 @@ from fewbit.calibrate.text import Documents, document
 from fewbit.calibrate.windows import cut_windows
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.language.calibrated import refuse_seen
 from fewbit.evaluate.language.lockstep import Lockstep, OpenArms
 from fewbit.evaluate.language.passages import TEXT, Passage
 from fewbit.evaluate.long_context.haystack import Haystack, Ruler, hidden_facts, key_values
 from fewbit.evaluate.long_context.recall import Asked, Judge, questions_of, recall
-from fewbit.evaluate.long_context.summary import AXIS, Along, Recalls, along_a_document, recalled
+from fewbit.evaluate.long_context.summary import (
+    AXIS,
+    Along,
+    Recalls,
+    along_a_document,
+    possible_slices,
+    recalled,
+)
 from fewbit.evaluate.subject import open_subject
 from fewbit.progress import Progress
 from fewbit.records.long_context import Recalled
@@ -84,6 +92,11 @@ class LongContextAxis:
     def name(self) -> str:
         """The first part of its slices' names."""
         return AXIS
+
+    @property
+    def brings(self) -> Brings:
+        """Failures of each kind of question, the loss of right answers, and the divergence."""
+        return Brings(possible_slices())
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Ask the arms, then run the document on all of them.

@@ -52,6 +52,12 @@ class Recalls:
         return [one for one in self.asked if one.question.kind is kind]
 
 
+def possible_slices() -> Mapping[str, Measure]:
+    """Return every slice that there can be, by name."""
+    failures = {f"{AXIS}/{kind.value}": Measure.PROPORTION for kind in Kind}
+    return {**failures, f"{AXIS}/recall": Measure.MEAN, f"{AXIS}/kl": Measure.MEAN}
+
+
 def recalled(recalls: Recalls) -> tuple[tuple[Slice, ...], LongContextDetails]:
     """Return what may be judged of the answers, and what a reader may look up."""
     slices = [_failures(recalls, kind) for kind in Kind if recalls.kind(kind)]

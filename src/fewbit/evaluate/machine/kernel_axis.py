@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
+from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.machine.work import weight_bytes
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
 from fewbit.model.decoder import slot_shapes
@@ -34,6 +35,8 @@ SLACK = 1.1
 """A kernel may read so many times a format's bytes; packed layouts stay within 2% of most formats,
 and within 7% of those whose scales have an odd width."""
 
+_FINDINGS = ("float", "fallback", "bytes", "packed")
+
 _FLOAT_NAMES = frozenset(form.name for form in FLOATS)
 _ROOM = Room(context=64)
 """Nothing is run: the least store there is."""
@@ -47,6 +50,11 @@ class KernelAxis:
     def name(self) -> str:
         """`kernels`."""
         return NAME
+
+    @property
+    def brings(self) -> Brings:
+        """Findings alone."""
+        return Brings({}, tuple(f"{NAME}/{kind}" for kind in _FINDINGS))
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Load source and candidate, one after the other, and look at what would run.

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.arms import PAIR, Arms, Role
+from fewbit.evaluate.arms import Arms, Role
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.machine.memory_probe import TOKENS, Task, measure_apart
 from fewbit.progress import Progress
@@ -22,6 +23,8 @@ from fewbit.records.measurement import AxisResult, Finding, Item, Measure, Slice
 from fewbit.records.memory_axis import ArmMemory, Fit, MemoryDetails, MemoryRun, Peak
 
 NAME = "memory"
+
+FITS = f"{NAME}/fits"
 
 _MOST_RUN = 64
 """Sequences of the run that checks how many fit, at most: it reads a prompt for each of them."""
@@ -59,6 +62,13 @@ class MemoryAxis:
     def name(self) -> str:
         """`memory`."""
         return NAME
+
+    @property
+    def brings(self) -> Brings:
+        """Weights, keys and values, peaks, and whether what fits was foretold rightly."""
+        peaks = (f"peak/{n}" for n in self.concurrency)
+        names = (f"{NAME}/{name}" for name in ("weights", "kv", *peaks))
+        return Brings(dict.fromkeys(names, Measure.RATIO), (FITS,))
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Measure both arms, process after process, turn about.
@@ -199,7 +209,7 @@ def fits_as_foretold(fits: Sequence[Fit], length: int) -> Finding:
         )
         checks = ", ".join(f"{size(fit.measured)} with {fit.run}" for fit in fits)
         found = f"In {size(fits[0].budget)} fit {found}; runs took {checks}."
-    return Finding(name=f"{NAME}/fits", axis=NAME, passed=not wrong, found=found)
+    return Finding(name=FITS, axis=NAME, passed=not wrong, found=found)
 
 
 def _slice(

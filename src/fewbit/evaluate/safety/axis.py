@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fewbit.errors import FaultError, UsageError
 from fewbit.evaluate.arms import Arms, Role
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.safety.judge import REFUSAL_PHRASES, RULE, response_of
 from fewbit.evaluate.tasks.arms import Outcomes, ask_arms
 from fewbit.evaluate.tasks.figures import MOST_SHOWN
@@ -70,6 +71,11 @@ class SafetyAxis:
                 f"The set '{wrong[0].name}' is of the kind '{wrong[0].kind}'; the axis of safety "
                 f'takes sets of kind = "{_KIND}".'
             )
+
+    @property
+    def brings(self) -> Brings:
+        """A slice for each kind of prompt."""
+        return Brings({name: Measure.PROPORTION for _, name, _ in _SLICES})
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Ask every arm every prompt, and judge what it answers.

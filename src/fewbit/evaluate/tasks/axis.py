@@ -15,13 +15,14 @@ from pathlib import Path
 
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arms
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.tasks.arms import ask_arms
 from fewbit.evaluate.tasks.built_in import built_in_tasks
-from fewbit.evaluate.tasks.figures import examples, figures, slice_of
+from fewbit.evaluate.tasks.figures import examples, figures, slice_name, slice_of
 from fewbit.evaluate.tasks.spec import Task, of_kinds
 from fewbit.progress import Progress
 from fewbit.records.drawn import Example
-from fewbit.records.measurement import AxisResult
+from fewbit.records.measurement import AxisResult, Measure
 from fewbit.records.tasks import TasksDetails
 
 KINDS = ("choice", "generation", "instructions")
@@ -44,6 +45,11 @@ class TasksAxis:
                 f"The task '{wrong[0].name}' is of the kind '{wrong[0].kind}', which the axis of "
                 f"tasks does not have; it has {', '.join(KINDS)}."
             )
+
+    @property
+    def brings(self) -> Brings:
+        """A slice for each task."""
+        return Brings({slice_name(task.spec): Measure.PROPORTION for task in self.tasks})
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Ask every arm every item, and pair what they said.

@@ -11,6 +11,7 @@ from fewbit.evaluate.tasks.arms import Outcomes
 from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem, InstructionItem
 from fewbit.evaluate.tasks.items import Item as Asked
 from fewbit.evaluate.tasks.rules import broken, chosen, is_followed, is_right, lead, scores
+from fewbit.evaluate.tasks.spec import TaskSpec
 from fewbit.records.drawn import Example
 from fewbit.records.generation import FinishReason
 from fewbit.records.measurement import Item, Measure, Slice
@@ -30,13 +31,18 @@ _RULES = {
 }
 
 
+def slice_name(spec: TaskSpec) -> str:
+    """Return what a task is called in a gate."""
+    return f"tasks/{spec.name}"
+
+
 def slice_of(outcomes: Outcomes) -> Slice:
     """Return a task as a slice: 1 for an item that is wrong on an arm, 0 for one that is right."""
     spec = outcomes.task.spec
     wrong = {role: _wrong(outcomes, role) for role in outcomes.arms}
     floor = wrong.get(Role.FLOOR)
     return Slice(
-        name=f"tasks/{spec.name}",
+        name=slice_name(spec),
         axis="tasks",
         measure=Measure.PROPORTION,
         unit="",
@@ -160,7 +166,7 @@ def _example(outcomes: Outcomes, item: Asked, harm: float) -> Example:
     said = {role: _said(spec.rule, item, outcomes.arms[role][item.name]) for role in PAIR}
     return Example(
         name=item.name,
-        slice=f"tasks/{spec.name}",
+        slice=slice_name(spec),
         asked=item.prompt[:MOST_SHOWN],
         source=said[Role.SOURCE][0],
         source_says=said[Role.SOURCE][1],

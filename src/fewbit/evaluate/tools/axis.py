@@ -15,6 +15,7 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import RequestError, UsageError
 from fewbit.evaluate.answers import Ask, answer_missing
 from fewbit.evaluate.arms import Arm, Arms, Room
+from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.tools.asked import (
     Presentation,
@@ -25,15 +26,15 @@ from fewbit.evaluate.tools.asked import (
 )
 from fewbit.evaluate.tools.files import read_bfcl, read_schemas
 from fewbit.evaluate.tools.forms import form_of
-from fewbit.evaluate.tools.judged import Asked, measured
+from fewbit.evaluate.tools.judged import SLICES, Asked, measured
 from fewbit.evaluate.tools.key import ToolItem
-from fewbit.evaluate.tools.sampling import sampling_asks
+from fewbit.evaluate.tools.sampling import FINDINGS, sampling_asks
 from fewbit.evaluate.tools.structured import SchemaItem
 from fewbit.evaluate.tools.structured_suite import builtin_schemas
 from fewbit.evaluate.tools.suite import builtin_items
 from fewbit.progress import Progress
 from fewbit.records.answers import Answer
-from fewbit.records.measurement import AxisResult
+from fewbit.records.measurement import AxisResult, Measure
 from fewbit.records.tools import CallForm, LeftOut
 from fewbit.sampling import Constraint
 from fewbit.tokens.grammar import Grammar
@@ -69,6 +70,11 @@ class ToolsAxis:
     def name(self) -> str:
         """The axis."""
         return "tools"
+
+    @property
+    def brings(self) -> Brings:
+        """Calls, JSON and endings, and that arms sample as they are asked to."""
+        return Brings(dict.fromkeys(SLICES, Measure.PROPORTION), FINDINGS)
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Ask every arm and judge what it answers; see `Axis`."""

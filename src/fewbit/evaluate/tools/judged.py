@@ -20,6 +20,20 @@ from fewbit.records.generation import FinishReason
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.records.tools import CallForm, CallOutcome, LeftOut, OutcomeCount, ToolsDetails
 
+LOOPS, CAP = "tools/loops", "answers/cap"
+
+SLICES = (
+    "tools/call",
+    "tools/arguments",
+    "tools/form",
+    "tools/irrelevance",
+    "structured/free",
+    "structured/constrained",
+    LOOPS,
+    CAP,
+)
+"""All that there can be; those without items are left out."""
+
 MOST_EXAMPLES = 12
 _SHOWN = 2000
 """Characters of an example's texts, at most."""
@@ -182,8 +196,8 @@ def _slices(asked: Asked, found: Found) -> Iterable[Slice]:
             constrained,
             _wrong,
         ),
-        ("tools/loops", "answers that repeat themselves", everything, lambda j: bool(j.loop)),
-        ("answers/cap", "answers cut off at the most tokens", everything, lambda j: j.capped),
+        (LOOPS, "answers that repeat themselves", everything, lambda j: bool(j.loop)),
+        (CAP, "answers cut off at the most tokens", everything, lambda j: j.capped),
     ]
     for slice_name, title, clusters, harm in planned:
         if clusters:
@@ -195,7 +209,7 @@ def _slices(asked: Asked, found: Found) -> Iterable[Slice]:
                 unit="",
                 title=title,
                 items=items,
-                note=LOOP_RULE if slice_name == "tools/loops" else "",
+                note=LOOP_RULE if slice_name == LOOPS else "",
             )
 
 

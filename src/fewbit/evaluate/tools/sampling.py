@@ -15,6 +15,8 @@ from fewbit.sampling import SamplingParams
 
 AXIS = "tools"
 
+REPEATABLE, TEMPERATURE = FINDINGS = ("answers/repeatable", "answers/temperature")
+
 _TOKENS = 16
 _QUESTIONS = (
     "Tell me a story about a fox.",
@@ -53,14 +55,14 @@ def sampling_findings(answers: Mapping[Role, Mapping[str, Answer]]) -> tuple[Fin
     count = len(_QUESTIONS)
     return (
         Finding(
-            name="answers/repeatable",
+            name=REPEATABLE,
             axis=AXIS,
             passed=all(found <= _UNLIKE_ALLOWED for found in unlike.values()),
             found=f"Of {count} questions asked greedily twice the answers differ in "
             f"{_by_arm(unlike)}; at most {_UNLIKE_ALLOWED} may.",
         ),
         Finding(
-            name="answers/temperature",
+            name=TEMPERATURE,
             axis=AXIS,
             passed=all(found < count for found in alike.values()),
             found=f"Of {count} questions asked at temperature 1 with {len(_SEEDS)} seeds all "
