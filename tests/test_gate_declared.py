@@ -92,3 +92,8 @@ def test_slices_of_several_measures_are_not_judged_as_one():
 
 
 POOLED = gate("language/*", pool=True)
+
+
+def test_a_share_of_the_sources_own_rate_is_for_rates_alone():
+    with pytest.raises(UsageError, match="language/kl is no proportion"):
+        require_known([LANGUAGE], gate("language/kl", relative=0.2))

@@ -16,6 +16,10 @@ class SliceRule(Record, frozen=True, kw_only=True):
     margin: float
     """What the figure must stay under, the whole interval of it: a difference for means and
     proportions, a ratio for perplexities and ratios."""
+    relative: float = 0.0
+    """Of a proportion: how much of the rate that the source (or the floor) has itself the margin
+    grows by. A source that fails by itself does so elsewhere after any change, so that a difference
+    of a few points in all cannot be told from none."""
     minimum_items: int = 50
     """With fewer items nothing is judged: intervals over a handful are not to be believed."""
     minimum_clusters: int = 12

@@ -25,6 +25,7 @@ from fewbit.evaluate.gating.bootstrap import (
     studentized_ratio,
 )
 from fewbit.evaluate.gating.proportions import paired_counts
+from fewbit.evaluate.gating.relative import allowed
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
 
@@ -82,8 +83,13 @@ class Draws:
         return self._made[clusters]
 
 
-def estimate(measured: Slice, draws: Draws) -> Estimates:
+def estimate(measured: Slice, draws: Draws, share: float = 0.0) -> Estimates:
     """Return the figures of a slice of at least one item.
+
+    Args:
+        measured: the slice.
+        draws: of the bootstrap.
+        share: of a proportion's own rate on the other arm that its margin allows on top.
 
     Raises:
         NumericalError: a value is NaN or infinite; names slice, item and arm.
@@ -93,7 +99,7 @@ def estimate(measured: Slice, draws: Draws) -> Estimates:
     source, candidate, floor = columns.source, columns.candidate, columns.floor
 
     def against(harmed: Values, base: Values) -> Estimate:
-        return _estimate(measured.measure, columns, harmed, base, draws)
+        return _estimate(measured.measure, columns, harmed, base, draws, share)
 
     return Estimates(
         figure=against(candidate, source),
@@ -161,8 +167,13 @@ def _first(items: Sequence[Item], wrong: NDArray[np.bool_]) -> Item:
     return items[int(np.argmax(wrong))]
 
 
-def _estimate(
-    measure: Measure, columns: _Columns, harmed: Values, base: Values, draws: Draws
+def _estimate(  # noqa: PLR0913, PLR0917
+    measure: Measure,
+    columns: _Columns,
+    harmed: Values,
+    base: Values,
+    draws: Draws,
+    share: float,
 ) -> Estimate:
     weights = columns.weights
     if measure is Measure.RATIO:
@@ -170,7 +181,8 @@ def _estimate(
     even = bool((weights == weights[0]).all())
     alone = columns.count == len(weights)
     if measure is Measure.PROPORTION and even and (alone or columns.count >= MINIMUM_DOCUMENTS):
-        return paired_counts(harmed - base, columns.clusters)
+        counts = paired_counts(harmed - base, columns.clusters)
+        return allowed(counts, harmed - base, base, columns.clusters, share) if share else counts
     resampled = bootstrap_ratio if measure is Measure.PROPORTION else studentized_ratio
     found = _resampled(resampled, columns, weights * (harmed - base), weights, draws)
     return Exponential(found) if measure is Measure.PERPLEXITY else found

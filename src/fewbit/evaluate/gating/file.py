@@ -39,6 +39,9 @@ _TEXTS, _PROMPTS, _TURNS, _PROCESSES = 12, 40, 12, 5
 """Items that slices of the built-in suite have at least: documents, prompts, turns of speed,
 processes."""
 
+_OF_ITSELF = 0.2
+"""Of the source's own rate that endings may grow by on top of their margin."""
+
 DOMAINS = ("prose", "code", "chat", "languages")
 """Of the text, each with a margin of its own."""
 
@@ -59,8 +62,8 @@ DEFAULT = Gate(
         SliceRule(
             match="long-context/*", margin=0.12, pool=True, minimum_items=_PROMPTS, optional=True
         ),
-        SliceRule(match="tools/loops", margin=0.05, optional=True),
-        SliceRule(match="answers/cap", margin=0.05, optional=True),
+        SliceRule(match="tools/loops", margin=0.05, relative=_OF_ITSELF, optional=True),
+        SliceRule(match="answers/cap", margin=0.05, relative=_OF_ITSELF, optional=True),
         SliceRule(match="tools/*", margin=0.06, pool=True, optional=True),
         SliceRule(match="structured/*", margin=0.12, pool=True, optional=True),
         SliceRule(match="speed/decode/*", margin=1.05, minimum_items=_TURNS, optional=True),
@@ -131,6 +134,8 @@ def _require_possible_rule(gate: Gate, rule: SliceRule) -> None:
         raise UsageError(f"{where} begins with no axis; {offer}")
     if not math.isfinite(rule.margin):
         raise UsageError(f"{where} has the margin {rule.margin}; give a number.")
+    if not 0.0 <= rule.relative <= 1.0:
+        raise UsageError(f"{where} has relative = {rule.relative:g}; give a number from 0 to 1.")
     if rule.minimum_clusters < MINIMUM_DOCUMENTS or rule.minimum_items < rule.minimum_clusters:
         raise UsageError(
             f"{where} asks for {rule.minimum_items} items in {rule.minimum_clusters} clusters; "

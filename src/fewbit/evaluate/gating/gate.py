@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from fewbit.evaluate.gating.declared import Subject, subjects
 from fewbit.evaluate.gating.estimates import Draws, Estimate, Estimates, estimate
 from fewbit.evaluate.gating.proportions import mcnemar
+from fewbit.evaluate.gating.relative import Allowed
 from fewbit.records.figures import describe
 from fewbit.records.gate import Gate, Judgement, SliceRule, Verdict
 from fewbit.records.interval import Interval
@@ -145,14 +146,22 @@ class _Measured:
         return self.rule is not None and self.enough
 
     @property
+    def margin(self) -> float:
+        """The rule's, and what it allows on top."""
+        assert self.rule is not None
+        held = self.held
+        return self.rule.margin + (held.allowance if isinstance(held, Allowed) else 0.0)
+
+    @property
     def chance(self) -> float:
         """The p-value of "the true figure does not exceed the margin"."""
-        assert self.rule is not None
-        return self.held.chance_under(self.rule.margin)
+        return self.held.chance_under(self.margin)
 
 
 def _measured(subject: Subject, draws: Draws) -> _Measured:
-    return _Measured(subject.name, subject.rule, subject.slice, estimate(subject.slice, draws))
+    share = 0.0 if subject.rule is None else subject.rule.relative
+    found = estimate(subject.slice, draws, share)
+    return _Measured(subject.name, subject.rule, subject.slice, found)
 
 
 def _error(level: float) -> float:
@@ -169,7 +178,7 @@ def _judgement(one: _Measured, gate: Gate, family: int, *, outside: bool) -> Jud
         figure=estimates.figure.interval(level),
         floor=None if estimates.floor is None else estimates.floor.interval(level),
         excess=None if estimates.excess is None else estimates.excess.interval(level),
-        margin=None if one.rule is None else one.rule.margin,
+        margin=None if one.rule is None else one.margin,
         outcome=outcome,
         reason=_reason(one, held, outcome, family, needed),
         items=estimates.items,
@@ -179,10 +188,9 @@ def _judgement(one: _Measured, gate: Gate, family: int, *, outside: bool) -> Jud
 
 
 def _outcome(one: _Measured, held: Interval, *, outside: bool) -> Outcome:
-    assert one.rule is not None
     if outside:
         return Outcome.REJECT
-    under = held.high is not None and held.high < one.rule.margin
+    under = held.high is not None and held.high < one.margin
     return Outcome.ACCEPT if under and one.enough else Outcome.INCONCLUSIVE
 
 
@@ -192,7 +200,7 @@ def _needed(one: _Measured, gate: Gate, family: int) -> int | None:
     if not one.enough:
         by_clusters = math.ceil(items * rule.minimum_clusters / one.estimates.clusters)
         return max(rule.minimum_items, by_clusters)
-    deviate = one.held.deviate(rule.margin)
+    deviate = one.held.deviate(one.margin)
     error = _error(gate.level) / (1 if deviate > 0.0 else family)
     return items_needed(items, deviate, error)
 
@@ -202,19 +210,19 @@ def _reason(
 ) -> str:
     """Return one sentence, and for proportions a second one with what it is made of."""
     rule, name = one.rule, f"{one.name} ({one.slice.title})"
-    shown = describe(held, rule.margin if rule else None)
+    shown = describe(held, one.margin if rule else None)
     shown += f" {one.slice.unit}" if one.slice.unit else ""
     what = f"The excess of {name} over the floor, {shown}," if one.excess else f"{name}, {shown},"
     if rule is None:
         return f"{what} has no margin.{_failed(one)}"
     said = _relation(one, held, outcome, family)
-    return f"{what} {said}{_would_decide(one, outcome, needed)}.{_failed(one)}"
+    return f"{what} {said}{_would_decide(one, held, outcome, needed)}.{_failed(one)}"
 
 
 def _relation(one: _Measured, held: Interval, outcome: Outcome | None, family: int) -> str:
     rule, found = one.rule, one.estimates
     assert rule is not None
-    margin = f"the margin of {rule.margin:g}"
+    margin = f"the margin of {_margin(one)}"
     if not one.enough:
         return (
             f"is not judged on {found.items} items in {found.clusters} clusters; "
@@ -227,18 +235,53 @@ def _relation(one: _Measured, held: Interval, outcome: Outcome | None, family: i
     corrected = f"by Holm's correction over {family} slices" if family > 1 else ""
     if outcome is Outcome.REJECT:
         return f"lies over {margin} {corrected}".rstrip()
-    if held.low > rule.margin:
+    if held.low > one.margin:
         return f"lies over {margin}, but not {corrected}"
     return f"reaches across {margin}"
 
 
-def _would_decide(one: _Measured, outcome: Outcome | None, needed: int | None) -> str:
+def _margin(one: _Measured) -> str:
+    """Return the margin, and what it is made of where that is more than the rule says."""
+    rule, held = one.rule, one.held
+    assert rule is not None
+    if not isinstance(held, Allowed):
+        return f"{rule.margin:g}"
+    whose = "floor" if one.excess else "source"
+    return (
+        f"{one.margin:.4g} ({rule.margin:g}, and {rule.relative:g} of the {held.rate:.1%} that the "
+        f"{whose} has itself)"
+    )
+
+
+def _would_decide(
+    one: _Measured, held: Interval, outcome: Outcome | None, needed: int | None
+) -> str:
     if outcome is not Outcome.INCONCLUSIVE or not one.enough:
         return ""
+    if blind := _blind(one, held):
+        return blind
     if needed is None:
         return "; it is too near to decide by more items"
     value = f"{one.held.value:.4g}"
     return f"; were the true figure {value}, about {needed:,} items would decide"
+
+
+def _blind(one: _Measured, held: Interval) -> str:
+    """Return that rates differ on so many items that not even the same rate could be accepted."""
+    if one.slice.measure is not Measure.PROPORTION or held.high is None:
+        return ""
+    half = held.high - held.value
+    if half < one.margin:
+        return ""
+    error = (1.0 - held.level) / 2.0
+    needed = items_needed(
+        one.estimates.items, one.margin / half * _NORMAL.inv_cdf(1 - error), error
+    )
+    could = "" if needed is None else f", about {needed:,} could"
+    return (
+        f"; both differ on so many items that {one.estimates.items} cannot accept even a candidate "
+        f"with the same rate{could}"
+    )
 
 
 def _failed(one: _Measured) -> str:

@@ -56,13 +56,14 @@ class PairedCounts:
         """Return the difference with Tango's interval."""
         tail = (1.0 + level) / 2.0
         z = _NORMAL.inv_cdf(tail) if self.degrees is None else student_quantile(tail, self.degrees)
+        low, high = self.bounds(z)
+        return Interval(value=self.value, low=low, high=high, level=level)
+
+    def bounds(self, deviates: float) -> tuple[float, float]:
+        """Return the differences whose scores lie so many deviates from that of the one found."""
         value = self.value
-        return Interval(
-            value=value,
-            low=-1.0 if value == -1.0 else self._where(z, -1.0, value),
-            high=1.0 if value == 1.0 else self._where(-z, value, 1.0),
-            level=level,
-        )
+        low = -1.0 if value == -1.0 else self._where(deviates, -1.0, value)
+        return low, 1.0 if value == 1.0 else self._where(-deviates, value, 1.0)
 
     def chance_under(self, bound: float) -> float:
         """Return the p-value of "the true difference is `bound` or less"."""
