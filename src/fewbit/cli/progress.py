@@ -55,7 +55,7 @@ def _shown(bar: Progress, console: Console) -> Callable[[str, int, int], None]:
     def show(what: str, done: int, total: int) -> None:
         nonlocal kind
         if not total:
-            console.print(what)
+            console.print(what, markup=False)
             return
         begun = what.partition(" ")[0]
         if begun != kind:
@@ -78,7 +78,8 @@ def _logged(console: Console) -> Callable[[str, int, int], None]:
             kind, began, first = begun, now, done
         last = now
         left = _left(now - began, done - first, total - done)
-        console.print(f"{what} ({done} of {total}{left})" if total else what, markup=False)
+        line = f"{what} ({done} of {total}{left})" if total else what
+        console.print(line, markup=False, soft_wrap=True)
 
     return log
 
