@@ -103,17 +103,22 @@ def test_nothing_else_is_left_beside_the_output(accepted):
     assert not (out / "candidate").exists()
 
 
-def test_progress_names_recipe_and_stage(accepted):
-    _, _, seen = accepted
-    stages = list(dict.fromkeys(what for what, _, _ in seen))
+def test_progress_names_stage_and_recipe_and_says_what_came_of_it(accepted):
+    _, report, seen = accepted
+    stages = list(dict.fromkeys(what for what, _, of in seen if of))
     assert stages == [
-        "rtn-int2-g32: quantizing",
-        "rtn-int2-g32: scan: weights",
-        "rtn-int2-g32: language",
-        "rtn-int8-g32: quantizing",
-        "rtn-int8-g32: scan: weights",
-        "rtn-int8-g32: language",
+        "quantizing, rtn-int2-g32",
+        "scan: weights, rtn-int2-g32",
+        "language, rtn-int2-g32",
+        "quantizing, rtn-int8-g32",
+        "scan: weights, rtn-int8-g32",
+        "language, rtn-int8-g32",
     ]
+    notes = [what for what, _, of in seen if not of]
+    assert notes[0] == "rtn-int2-g32, 1 of 2."
+    assert notes[1].startswith("rtn-int2-g32: REJECT, ")
+    assert report.attempts[0].evaluation.verdict.reasons[0] in notes[1]
+    assert notes[3].startswith("rtn-int8-g32: ACCEPT, ")
 
 
 def test_a_hopeless_recipe_is_not_measured_on_all_windows(tmp_path, source):

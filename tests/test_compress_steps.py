@@ -13,6 +13,7 @@ from fewbit.compress.steps import (
     named_steps,
     raised,
     reason_to_leave_out,
+    reason_to_try,
     tuned,
 )
 from fewbit.recipes import built_in
@@ -166,7 +167,9 @@ def test_as_many_of_the_worst_are_raised_as_fit(room):
     tried = [(step("rtn"), attempt(judgement("language/kl", 0.06), tensors=TENSORS))]
     wanted = Step("raised-4.6bpw", Kind.RAISED, None, 0.6)
     base = len(built_in("rtn-int4-g32").rules)
-    found = raised(wanted, tried, "fewbit", lambda recipe: len(recipe.rules) - base <= room)
+    found = raised(
+        wanted, tried, step("rtn"), "fewbit", lambda recipe: len(recipe.rules) - base <= room
+    )
     if not room:
         assert found == "The budget has no room for a larger format of any matrix."
         return
@@ -174,7 +177,7 @@ def test_as_many_of_the_worst_are_raised_as_fit(room):
     worst = [t.slot for t in worst_first(TENSORS)][:room]
     assert [(rule.match, rule.format) for rule in rules] == [(slot, "int5-g64") for slot in worst]
     assert found.recipe.rules[room:] == built_in("rtn-int4-g32").rules
-    assert f"{room} of its matrices" in found.why and "layers.0.down.weight (0.300)" in found.why
+    assert f"for {room} matrices" in found.why and "layers.0.down.weight (0.300)" in found.why
 
 
 def test_the_nearest_is_what_is_tuned():
@@ -182,6 +185,33 @@ def test_the_nearest_is_what_is_tuned():
         (step("rtn"), attempt(judgement("language/kl", 0.2))),
         (step("gptq"), attempt(judgement("language/kl", 0.07))),
     ]
-    found = tuned(Step("tuned-4.5bpw", Kind.TUNED, None, 0.3), tried)
+    found = tuned(Step("tuned-4.5bpw", Kind.TUNED, None, 0.3), tried, step("gptq"))
     assert (found.recipe.tune, found.recipe.method) == ("weights", "gptq")
     assert found.recipe.name == "tuned-4.5bpw" and "gptq-int4-g32 was the nearest" in found.why
+
+
+def test_a_step_is_not_built_on_rounding_where_better_codes_were_left_out_as_hopeless():
+    """A margin far away left all solvers out, and rounding, alone and nearest, was trained."""
+    base = step("awq-gptq-refined")
+    tried = [(step("rtn"), attempt(judgement("language/kl", 0.4), tensors=TENSORS))]
+    found = tuned(Step("tuned-4.5bpw", Kind.TUNED, None, 0.3), tried, base)
+    assert found.recipe.method == base.recipe.method
+    assert found.why == "awq-gptq-refined-int4-g32 finds codes best, and is trained."
+    upper = Step("raised-4.5bpw", Kind.RAISED, None, 0.6)
+    raised_ = raised(upper, tried, base, "fewbit", lambda recipe: True)
+    assert raised_.recipe.method == base.recipe.method
+    # What was measured counts: where the best way was tried and lost, the nearest is it.
+    tried.append((base, attempt(judgement("language/kl", 0.5))))
+    assert tuned(found, tried, base).recipe.method == step("rtn").recipe.method
+
+
+def test_a_step_says_what_speaks_for_it():
+    assert reason_to_try(step("rtn"), []) == ""
+    names = ("language/kl", "language/perplexity", "tasks/*", "tools/*")
+    tried = [(step("rtn"), attempt(*(judgement(name, 0.1) for name in names)))]
+    assert reason_to_try(step("gptq"), tried) == (
+        "language/kl, language/perplexity, tasks/* and 1 more hindered rtn-int4-g32; by what was "
+        "measured a mean KL of about 0.035 nats can be expected."
+    )
+    only = [(step("rtn"), attempt(judgement("speed/task", 2.0)))]
+    assert reason_to_try(step("gptq"), only) == "speed/task hindered rtn-int4-g32."

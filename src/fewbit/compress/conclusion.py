@@ -61,6 +61,17 @@ def conclude(
     )
 
 
+def in_a_line(attempt: Attempt) -> str:
+    """Return what came of an attempt: its verdict, its size and the reason that decided."""
+    found = attempt.evaluation
+    kl = found.judgement(KL)
+    divergence = "" if kl is None else f", mean KL {describe(kl.figure, kl.margin)} nats"
+    return (
+        f"{attempt.recipe}: {found.verdict.outcome.value}, {size(found.candidate.bytes)}"
+        f"{divergence}. {found.verdict.reasons[0]}"
+    )
+
+
 def _why_accepted(source: ModelFacts, attempt: Attempt, wanted: Wanted) -> tuple[str, ...]:
     found = attempt.evaluation
     share = found.candidate.bytes / source.bytes

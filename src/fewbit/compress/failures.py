@@ -18,6 +18,9 @@ KL = "language/kl"
 _OF_FORMATS = ("speed", "memory", "kernels")
 """Axes that depend on formats and kernels, and not on how codes were found."""
 
+_NAMED = 3
+"""Names of slices and findings in a sentence, at most."""
+
 HOPELESS = 1.5
 """Of a margin; where a figure is foreseen beyond that, an attempt is not worth its time (practice:
 ratios of methods differ between models)."""
@@ -54,6 +57,13 @@ def failure_of(evaluation: Evaluation) -> Failure:
         if not finding.passed and not finding.waived
     )
     return Failure(tuple(slices), tuple(findings))
+
+
+def hindering(evaluation: Evaluation) -> str:
+    """Return the first names of what was not accepted, and how many more there are."""
+    names = failure_of(evaluation).names or ("nothing that was judged",)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def distance(evaluation: Evaluation) -> tuple[int, float, float]:

@@ -27,22 +27,24 @@ from fewbit import __version__
 from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
 from fewbit.calibrate.mix import CalibrationSettings
 from fewbit.checkpoint.checkpoint import content_digest
-from fewbit.compress.conclusion import Wanted, conclude
+from fewbit.compress.conclusion import Wanted, conclude, in_a_line
 from fewbit.compress.ladder import format_within, ladder, planned, untried, usual_recipes
-from fewbit.compress.making import Workshop, is_tunable
+from fewbit.compress.making import TUNE_WINDOWS, Workshop, is_tunable
 from fewbit.compress.steps import (
     Kind,
     Step,
     Tried,
     all_steps,
+    base_step,
     best_of,
     raised,
     reason_to_leave_out,
+    reason_to_try,
     tuned,
 )
 from fewbit.errors import BadFileError, NumericalError, OutputError, UsageError
 from fewbit.evaluate.axis import Axis
-from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.evaluate.evaluation import EvaluationSettings, evaluate, require_judgeable
 from fewbit.evaluate.kept import fingerprint
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import open_model
@@ -79,6 +81,8 @@ class CompressSettings:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     text: CalibrationSettings = field(default_factory=CalibrationSettings)
     """What is calibrated on, where a recipe looks at text."""
+    tune_windows: int = TUNE_WINDOWS
+    """Windows of those texts that training takes; 0 leaves it out."""
     strict: bool = False
     """Leave out recipes that need a fallback; whether fallbacks of kernels are refused, too, is
     the evaluation's to say."""
@@ -113,17 +117,26 @@ def compress(
         OutputError: `out` holds something else, lies in the source, or cannot be written; it is
             untouched then.
         UsageError: no recipe is named, none would make the source smaller or fits the budget, or
-            there is work of another run on `out`.
+            there is work of another run on `out`; or the gate names what the axes cannot have.
         StoppedError: an interrupt came when part of the work was kept.
         BadFileError, MissingError, UnsupportedError, KernelError: the source cannot be used.
         NumericalError: the source's weights or logits are not finite.
     """
     chosen = settings or CompressSettings()
     started = time.perf_counter()
+    require_judgeable(axes, chosen.evaluation.gate)
     _require_ours(out)
     require_apart(out, source)
     with open_model(source) as opened, claimed_job(out, chosen.resume) as job:
-        workshop = Workshop(opened, job, chosen.runtime, chosen.text, chosen.strict, progress)
+        workshop = Workshop(
+            opened,
+            job,
+            chosen.runtime,
+            chosen.text,
+            chosen.strict,
+            progress,
+            chosen.tune_windows,
+        )
         run = _Run(workshop, tuple(axes), chosen)
         steps, left_out = run.steps()
         job.require_same(ASKED, _asked(run))
@@ -178,7 +191,8 @@ class _Run:
         if self.settings.budget is not None and self.settings.recipes is None:
             form, _ = self.uniform
             text = self.settings.budget.text
-            return all_steps(form, self.settings.runtime, text, tuning=is_tunable()), []
+            tuning = self.settings.tune_windows > 0 and is_tunable()
+            return all_steps(form, self.settings.runtime, text, tuning=tuning), []
         names, runtime = self.settings.recipes, self.settings.runtime
         recipes = usual_recipes(runtime) if names is None else tuple(map(find, names))
         plans, left_out = ladder(self.workshop, recipes)
@@ -194,14 +208,16 @@ class _Run:
         reason = reason_to_leave_out(step, tried, last=last)
         if reason:
             return untried(step.name, reason)
-        found: Step | str = step
+        told, runtime = replace(step, why=reason_to_try(step, tried)), self.settings.runtime
+        found: Step | str = told
         settings = None
         if step.kind is Kind.ALLOCATED:
-            found, settings = self.workshop.allocate(step, self.settings.budget, form)
+            found, settings = self.workshop.allocate(told, self.settings.budget, form)
         elif step.kind is Kind.TUNED:
-            found = tuned(step, tried)
+            found = tuned(step, tried, base_step(form, runtime))
         elif step.kind is Kind.RAISED:
-            found = raised(step, tried, self.settings.runtime, self.workshop.fits(budget))
+            fits = self.workshop.fits(budget)
+            found = raised(step, tried, base_step(form, runtime), runtime, fits)
         if isinstance(found, str):
             return untried(step.name, found)
         return self._planned(found, budget, settings)
@@ -216,6 +232,10 @@ class _Run:
         if budget is not None and found.promised_bytes > budget.tensors:
             return untried(step.name, "It does not fit the budget.", found.promised_bytes)
         return _Ready(step, found, settings)
+
+    def tell(self, what: str) -> None:
+        """Say something that stays on the screen."""
+        self.workshop.progress(what, 0, 0)
 
     def folder(self, name: str) -> Path:
         """Return where the artefact of a step is made."""
@@ -238,7 +258,7 @@ class _Run:
         name = ready.step.name
         told = replace(
             self.workshop,
-            progress=lambda what, done, all_: self.workshop.progress(f"{name}: {what}", done, all_),
+            progress=lambda what, done, all_: self.workshop.progress(f"{what}, {name}", done, all_),
         )
         artefact = told.make(ready.planned, self.folder(name), ready.settings)
         found = evaluate(
@@ -260,15 +280,19 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
         ready = run.ready(step, tried, last=number == len(steps))
         if isinstance(ready, Untried):
             left_out.append(ready)
+            run.tell(f"{step.name} is left out. {ready.reason}")
             continue
+        run.tell(f"{step.name}, {number} of {len(steps)}. {ready.step.why}".strip())
         try:
             attempt = run.attempt(ready)
         except NumericalError as error:
             failed = error
             left_out.append(untried(ready.step.name, str(error), ready.planned.promised_bytes))
+            run.tell(f"{ready.step.name}: {error}")
             shutil.rmtree(run.folder(ready.step.name), ignore_errors=True)
             continue
         tried.append((ready.step, attempt))
+        run.tell(in_a_line(attempt))
         if attempt.evaluation.verdict.outcome is Outcome.ACCEPT:
             break
         _clear(run, tried)
@@ -306,6 +330,7 @@ def _asked(run: _Run) -> Loop:
             None if settings.recipes is None else [find(name) for name in settings.recipes],
             run.wanted,
             settings.text,
+            settings.tune_windows,
             settings.strict,
             msgspec.json.encode(evaluation.gate),
             replace(evaluation, keep_packed=False),

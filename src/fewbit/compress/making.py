@@ -40,7 +40,7 @@ from fewbit.records.recipe import Recipe
 from fewbit.records.runtime import Runtime
 from fewbit.report.card import folder_card
 
-_TUNE_WINDOWS = 480
+TUNE_WINDOWS = 480
 """Windows that training takes, as `fewbit quantize --tune` does."""
 
 
@@ -54,6 +54,7 @@ class Workshop:
     text: CalibrationSettings
     strict: bool
     progress: Progress
+    tune_windows: int = TUNE_WINDOWS
 
     def planned(self, recipe: Recipe) -> QuantizationPlan:
         """Plan a recipe for the runtime.
@@ -134,7 +135,7 @@ class Workshop:
         """Return the settings, with the text that the recipe needs."""
         tuning_text = None
         if recipe.tune is not None:  # before the other, whose samples are the first of these
-            tuning_text = self._windows(replace(self.text, windows=_TUNE_WINDOWS))
+            tuning_text = self._windows(replace(self.text, windows=self.tune_windows))
         windows = self._windows(self.text) if needs_text(recipe) else None
         return QuantizeSettings(
             calibration=windows,

@@ -14,7 +14,14 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from fewbit.compress.failures import distance, failure_of, hopeless, worst_first
+from fewbit.compress.failures import (
+    distance,
+    failure_of,
+    foreseen,
+    hindering,
+    hopeless,
+    worst_first,
+)
 from fewbit.compress.runtimes import FORMATS, suited
 from fewbit.recipes import built_in
 from fewbit.records.evaluation import Attempt
@@ -72,6 +79,11 @@ def named_steps(form: str, runtime: Runtime) -> list[Step]:
     ]
 
 
+def base_step(form: str, runtime: Runtime) -> Step:
+    """Return the step that finds the codes of one format best."""
+    return next(step for step in named_steps(form, runtime) if step.name.startswith(f"{BASE}-"))
+
+
 def all_steps(form: str, runtime: Runtime, budget: str, *, tuning: bool) -> list[Step]:
     """Return every step for a budget whose best uniform format is `form`.
 
@@ -109,44 +121,79 @@ def reason_to_leave_out(step: Step, tried: Tried, *, last: bool) -> str:
     return hopeless([(attempt, earlier.factor) for earlier, attempt in tried], step.factor)
 
 
+def reason_to_try(step: Step, tried: Tried) -> str:
+    """Return what of the attempts so far speaks for a step; nothing where there was none."""
+    if not tried:
+        return ""
+    last, attempt = tried[-1]
+    said = f"{hindering(attempt.evaluation)} hindered {last.name}"
+    value = foreseen([(attempt, earlier.factor) for earlier, attempt in tried], step.factor)
+    if value is None:
+        return f"{said}."
+    return f"{said}; by what was measured a mean KL of about {value:.2g} nats can be expected."
+
+
 def best_of(tried: Tried) -> tuple[Step, Attempt]:
     """Return what is nearest to being accepted; at least one was tried."""
     return min(tried, key=lambda one: distance(one[1].evaluation))
 
 
-def tuned(step: Step, tried: Tried) -> Step:
-    """Return a step with the recipe of the best so far, whole weights trained behind its grid."""
-    best, _ = best_of(tried)
-    assert best.recipe is not None
-    recipe = replace(best.recipe, name=step.name, tune="weights")
+def ground(tried: Tried, base: Step) -> tuple[Step, Attempt]:
+    """Return what a step builds on, and the attempt whose errors say where.
+
+    That is the nearest attempt. Where the best way of finding codes was left out as hopeless by
+    itself, a worse way's is no ground: then it is that best way all the same.
+
+    Args:
+        tried: at least one attempt.
+        base: the step that finds codes best.
+    """
+    best, attempt = best_of(tried)
+    left_out = base.name not in {step.name for step, _ in tried}
+    return (base if left_out and best.factor > base.factor else best), attempt
+
+
+def tuned(step: Step, tried: Tried, base: Step) -> Step:
+    """Return a step with the recipe of the best so far, whole weights trained behind its grid.
+
+    Args:
+        step: what it is for.
+        tried: at least one attempt.
+        base: as for `ground`.
+    """
+    chosen, _ = ground(tried, base)
+    assert chosen.recipe is not None
+    recipe = replace(chosen.recipe, name=step.name, tune="weights")
+    nearest = chosen.name in {earlier.name for earlier, _ in tried}
+    which = "was the nearest" if nearest else "finds codes best"
     return Step(
-        step.name, step.kind, recipe, step.factor, f"{best.name} was the nearest, and is trained."
+        step.name, step.kind, recipe, step.factor, f"{chosen.name} {which}, and is trained."
     )
 
 
 def raised(
-    step: Step, tried: Tried, runtime: Runtime, fits: Callable[[Recipe], bool]
+    step: Step, tried: Tried, base: Step, runtime: Runtime, fits: Callable[[Recipe], bool]
 ) -> Step | str:
     """Return a step that raises the worst matrices of the best so far, or why none can be.
 
     Args:
         step: what it is for.
         tried: at least one attempt.
+        base: as for `ground`.
         runtime: whose formats there are.
         fits: whether a recipe is in the budget; what raises more matrices takes more bytes.
     """
-    best, attempt = best_of(tried)
-    assert best.recipe is not None
+    chosen, attempt = ground(tried, base)
     changes = _raises(worst_first(attempt.evaluation.tensors), FORMATS[runtime])
-    count = _most(len(changes), lambda n: fits(_with(best.recipe, changes[:n], step.name)))
+    count = _most(len(changes), lambda n: fits(_with(chosen.recipe, changes[:n], step.name)))
     if not count:
         return "The budget has no room for a larger format of any matrix."
     names = ", ".join(f"{t.slot} ({t.relative_error:.3f})" for t, _ in changes[: min(count, 3)])
     why = (
-        f"{best.name} was the nearest; {count} of its matrices with the largest errors have the "
-        f"next larger format, {names} first."
+        f"{chosen.name} with the next larger format for {count} matrices, those with the largest "
+        f"errors in {attempt.recipe}: {names} first."
     )
-    recipe = _with(best.recipe, changes[:count], step.name)
+    recipe = _with(chosen.recipe, changes[:count], step.name)
     return Step(step.name, step.kind, recipe, step.factor, why)
 
 

@@ -19,7 +19,7 @@ from fewbit.errors import OutputError
 from fewbit.evaluate.arms import Arms, Party, Role, local_party
 from fewbit.evaluate.artefact.scan import AXIS as SCAN
 from fewbit.evaluate.artefact.scan import BRINGS, scan
-from fewbit.evaluate.axis import Axis, Progress
+from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.floor import Floor, floor_of
 from fewbit.evaluate.gating.declared import require_known

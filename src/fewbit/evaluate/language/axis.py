@@ -18,7 +18,7 @@ from fewbit.calibrate.text import Documents
 from fewbit.errors import TemplateError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room, one_day
 from fewbit.evaluate.axis import Brings
-from fewbit.evaluate.identity import Subject, describe_prefix
+from fewbit.evaluate.identity import Subject, describe_prefix, require_begun_once
 from fewbit.evaluate.language import conversations as built_in
 from fewbit.evaluate.language.calibrated import refuse_seen
 from fewbit.evaluate.language.conversations import Chat

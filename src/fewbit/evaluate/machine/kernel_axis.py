@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fewbit.evaluate.arms import Arm, Arms, Role, Room
+from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.machine.work import weight_bytes
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from fewbit.errors import UsageError
-from fewbit.evaluate.arms import Arms, Role
+from fewbit.evaluate.arms import PAIR, Arms, Role
 from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.machine.memory_probe import TOKENS, Task, measure_apart
