@@ -12,7 +12,14 @@ from fewbit._native import available_isas
 from fewbit.errors import KernelError, UsageError
 from fewbit.formats.floats import decode_bf16, encode_bf16
 from fewbit.runtime.chooser import ISAS
-from fewbit.runtime.gram import GRAM_ROWS, add_gram, add_moments, gram_kernel, mirror_gram
+from fewbit.runtime.gram import (
+    GRAM_ROWS,
+    add_cross,
+    add_gram,
+    add_moments,
+    gram_kernel,
+    mirror_gram,
+)
 from fewbit.runtime.native import thread_pool
 
 ISA_NAMES = available_isas()
@@ -149,6 +156,39 @@ def test_mirroring_copies_the_upper_triangle(columns):
     assert (gram == upper + np.triu(upper, 1).T).all()
 
 
+def cross_of(left, right, lengths=None, isa=None, pool=POOL):
+    cross = np.zeros((left.shape[1], right.shape[1]), np.float32)
+    add_cross(cross, left, right, pool, lengths=lengths, isa=isa)
+    return cross
+
+
+@pytest.mark.parametrize("isa", ISA_NAMES)
+@pytest.mark.parametrize("shape", [(1, 1), (15, 130), (200, 64), (70, 33), (65, 200)])
+def test_products_of_two_inputs(isa, shape):
+    left, right = (rows(sum(LENGTHS), n, seed) for seed, n in enumerate(shape))
+    truth = left.astype(np.float64).T @ right.astype(np.float64)
+    sizes = [np.sqrt(np.square(x, dtype=np.float64).sum(axis=0)) for x in (left, right)]
+    found = cross_of(left, right, LENGTHS, isa)
+    assert np.abs((found - truth) / np.outer(*sizes)).max() < bound(gram_kernel(isa), 6)
+
+
+@pytest.mark.parametrize("isa", ISA_NAMES)
+def test_an_input_with_itself_has_the_gram_matrix_bit_for_bit(isa):
+    x = rows(sum(LENGTHS), 150)
+    upper = np.triu(gram_of(x, LENGTHS, isa))
+    assert np.triu(cross_of(x, x, LENGTHS, isa)).tobytes() == upper.tobytes()
+
+
+@pytest.mark.parametrize("isa", ISA_NAMES)
+def test_neither_batches_nor_threads_change_a_bit_of_products(isa):
+    left, right = rows(sum(LENGTHS), 70), rows(sum(LENGTHS), 140, 1)
+    apart = np.zeros((70, 140), np.float32)
+    for part in np.split(np.arange(len(left)), np.cumsum(LENGTHS)[:-1]):
+        add_cross(apart, left[part], right[part], thread_pool(1), isa=isa)
+    assert cross_of(left, right, LENGTHS, isa).tobytes() == apart.tobytes()
+    assert cross_of(left, right, None, isa).tobytes() != apart.tobytes()
+
+
 def moments_of(*batches, isa=None):
     inputs = batches[0].shape[1]
     moments = np.zeros(inputs), np.zeros(inputs), np.zeros(inputs, np.float32)
@@ -195,6 +235,19 @@ READ_ONLY.flags.writeable = False
 def test_bad_arguments_of_a_gram_are_named(gram, x, lengths, message):
     with pytest.raises(UsageError, match=message):
         add_gram(gram, x, POOL, lengths=lengths)
+
+
+@pytest.mark.parametrize(
+    ("cross", "right", "message"),
+    [
+        (G, X[:3], "have 4 and 3 rows"),
+        (G[:5], X, "cross is float32 of shape \\(5, 6\\); .* \\(6, 6\\)"),
+        (G, X.astype(np.float64), "x is float64"),
+    ],
+)
+def test_bad_arguments_of_products_are_named(cross, right, message):
+    with pytest.raises(UsageError, match=message):
+        add_cross(cross, X, right, POOL)
 
 
 def test_bad_arguments_of_moments_are_named():

@@ -1,11 +1,14 @@
 """The walk against the whole model in NumPy, whatever is kept and however sequences are cut."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
 from fewbit.calibrate.calibration import calibration_set
 from fewbit.errors import NumericalError, UsageError
+from fewbit.formats.registry import decode, encode, parse_format
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import open_model
 from fewbit.program import Linear
@@ -54,10 +57,10 @@ def collected(source, calibrated, room=walk_module.ROOM):
     return found
 
 
-def traced(source, calibrated):
-    """Return every layer's input from one run of all ops in NumPy."""
+def traced(source, calibrated, changed=MappingProxyType({})):
+    """Return every layer's input from one run of all ops in NumPy, some tensors changed."""
     program = build_program(source.config)
-    tensors = {slot: source.read(slot) for slot in source.slots}
+    tensors = {slot: source.read(slot) for slot in source.slots} | dict(changed)
     kernels = {
         slot: choose_reference(slot, tensor)
         for slot, tensor in tensors.items()
@@ -165,3 +168,59 @@ def test_a_layer_reads_what_the_tensors_bound_before_it_give(llama):
     assert changed[0] == "layers.1.gate.weight"
     assert changed[-1] == "head.weight"
     assert len(changed) == 2 + 4 + 1
+
+
+def walked_beside(source, calibrated, room=walk_module.ROOM, propagation=1.0):
+    """Walk while every matrix is halved behind its cut, beside the source; return statistics."""
+    program, found = build_program(source.config), {}
+    model = BoundModel(source, program, POOL)
+
+    def visit(cut, statistics):
+        found[cut.slots] = statistics()
+        for slot in cut.slots:
+            model.replace(slot, halved(source, slot))
+
+    beside = BoundModel(source, program, POOL)
+    options = WalkOptions(POOL, room=room, source=beside, propagation=propagation)
+    walk(program, calibrated, model, visit, options)
+    return found
+
+
+def halved(source, slot):
+    weight = decode(source.read(slot))
+    return encode(weight * np.float32(0.5), parse_format("f32"))
+
+
+def test_drift_is_what_the_sources_layers_read_beyond_the_walked_models(llama):
+    calibrated = calibration()
+    program = build_program(llama.config)
+    found = walked_beside(llama, calibrated)
+    source = traced(llama, calibrated)
+    for cut in cuts(program):
+        # What is before a cut is halved by then; what is behind it has no say.
+        before = {op.weight for op in program.ops[: cut.index] if isinstance(op, Linear)}
+        changed = {slot: halved(llama, slot) for slot in before}
+        x = traced(llama, calibrated, changed)[cut.x].astype(np.float64)
+        d = source[cut.x] - x
+        natural = np.sqrt(np.outer((d**2).sum(axis=0), (x**2).sum(axis=0))) + 1e-9
+        # bf16 products of AMX, and keys and values in f16, as in the test of the Gram matrix.
+        assert np.all(np.abs(found[cut.slots].drift - d.T @ x) <= 2.0**-5 * natural)
+    assert not found[cuts(program)[0].slots].drift.any()
+    assert found[cuts(program)[1].slots].drift.any()
+
+
+def test_what_is_kept_changes_no_bit_of_drift(llama):
+    whole, passing = walked_beside(llama, calibration()), walked_beside(llama, calibration(), 90_000)
+    for slots, statistics in whole.items():
+        assert np.array_equal(statistics.drift, passing[slots].drift)
+
+
+def test_propagation_takes_a_part_of_the_drift(llama):
+    whole = walked_beside(llama, calibration())
+    half = walked_beside(llama, calibration(), propagation=0.5)
+    for slots, statistics in whole.items():
+        assert np.array_equal(statistics.drift * np.float32(0.5), half[slots].drift)
+
+
+def test_a_walk_alone_has_no_drift(llama):
+    assert all(s.drift is None for s in collected(llama, calibration()).values())

@@ -255,6 +255,14 @@ def add_gram(
     isa: str,
     pool: ThreadPool,
 ) -> None: ...
+def add_cross(  # noqa: PLR0913
+    cross: NDArray[np.float32],
+    left: NDArray[np.float32],
+    right: NDArray[np.float32],
+    lengths: list[int],
+    isa: str,
+    pool: ThreadPool,
+) -> None: ...
 def mirror_gram(gram: NDArray[np.float32], pool: ThreadPool) -> None: ...
 def add_moments(
     squares: NDArray[np.float64],

@@ -62,6 +62,11 @@ struct GramInput {
 // diagonal. Blocks are added in their order, whatever the number of threads.
 void add_gram(const GramInput& input, float* gram, const GramKernels& kernels, ThreadPool& pool);
 
+// Adds A^T B, of two inputs with the same sequences, to `cross` [left.columns, right.columns], by
+// the same kernels in the same blocks.
+void add_cross(const GramInput& left, const GramInput& right, float* cross,
+               const GramKernels& kernels, ThreadPool& pool);
+
 // Copies what is above the diagonal of `gram` [columns, columns] to below it.
 void mirror_gram(float* gram, int64_t columns, ThreadPool& pool);
 

@@ -13,21 +13,22 @@ from numpy.typing import NDArray
 
 from fewbit.errors import NumericalError
 from fewbit.methods.statistics import InputStatistics
-from fewbit.runtime.gram import add_gram, add_moments, mirror_gram
+from fewbit.runtime.gram import add_cross, add_gram, add_moments, mirror_gram
 from fewbit.runtime.native import Pool
 
 
 class Collector:
     """Sums over the rows of one layer's input."""
 
-    def __init__(self, inputs: int, pool: Pool, *, gram: bool) -> None:
-        """Start with no rows; `gram` says whether there is a Gram matrix."""
+    def __init__(self, inputs: int, pool: Pool, *, gram: bool, drift: bool = False) -> None:
+        """Start with no rows; `gram` and `drift` say whether there are those matrices."""
         self._pool = pool
         self._count = 0
         self._squares = np.zeros(inputs, np.float64)
         self._absolute = np.zeros(inputs, np.float64)
         self._largest = np.zeros(inputs, np.float32)
         self._gram = np.zeros((inputs, inputs), np.float32) if gram else None
+        self._drift = np.zeros((inputs, inputs), np.float32) if drift else None
 
     def add(
         self, x: NDArray[np.float32], masks: Sequence[NDArray[np.bool_]], first: int = 0
@@ -52,6 +53,16 @@ class Collector:
             add_gram(self._gram, rows, self._pool, lengths=lengths)
         self._count += len(rows)
 
+    def add_drift(
+        self, d: NDArray[np.float32], x: NDArray[np.float32], masks: Sequence[NDArray[np.bool_]]
+    ) -> None:
+        """Count d x^T of the rows of some sequences; d is as x, and all arguments as `add`."""
+        assert self._drift is not None
+        mask = np.concatenate(masks)
+        lengths = [int(counted.sum()) for counted in masks]
+        left, right = (np.ascontiguousarray(y if mask.all() else y[mask]) for y in (d, x))
+        add_cross(self._drift, left, right, self._pool, lengths=lengths)
+
     def statistics(self) -> InputStatistics:
         """Return the sums so far."""
         if self._gram is not None:
@@ -62,6 +73,7 @@ class Collector:
             largest=self._largest,
             absolute=self._absolute,
             gram=self._gram,
+            drift=self._drift,
         )
 
 

@@ -32,6 +32,9 @@ class InputStatistics:
     gram: NDArray[np.float32] | None = None
     """Sum of the outer products x x^T, float32 [inputs, inputs], both triangles; None where no
     method needs it."""
+    drift: NDArray[np.float32] | None = None
+    """Sum of the outer products d x^T, float32 [inputs, inputs], where the layer is to put out what
+    the source's does with x + d; None where it is to put out what it does with x."""
     remarks: tuple[str, ...] = ()
     """Sentences for the manifest on how they came about, such as that an expert was hardly
     reached."""
@@ -45,6 +48,7 @@ class InputStatistics:
         assert self.largest.shape == inputs
         assert self.absolute.shape == inputs
         assert self.gram is None or self.gram.shape == inputs * 2
+        assert self.drift is None or self.drift.shape == inputs * 2
 
     @property
     def tokens(self) -> int:
@@ -82,19 +86,20 @@ class InputStatistics:
             largest=(self.largest * size).astype(np.float32),
             absolute=self.absolute * size,
             gram=None if self.gram is None else self.gram * single[:, None] * single[None, :],
+            drift=None if self.drift is None else self.drift * single[:, None] * single[None, :],
             remarks=self.remarks,
             reached=self.reached,
         )
 
     def plus(self, other: InputStatistics) -> InputStatistics:
-        """Return the statistics of both sets of rows; the Gram matrix only where both have one."""
-        both = self.gram is not None and other.gram is not None
+        """Return the statistics of both sets of rows; matrices only where both have them."""
         return InputStatistics(
             count=self.count + other.count,
             squares=self.squares + other.squares,
             largest=np.maximum(self.largest, other.largest),
             absolute=self.absolute + other.absolute,
-            gram=self.gram + other.gram if both else None,  # type: ignore[operator]
+            gram=_sum(self.gram, other.gram),
+            drift=_sum(self.drift, other.drift),
             remarks=tuple(dict.fromkeys((*self.remarks, *other.remarks))),
         )
 
@@ -110,6 +115,7 @@ class InputStatistics:
             ("sum of magnitudes", self.absolute),
             ("Gram matrix's diagonal", None if self.gram is None else self.gram.diagonal()),
             ("Gram matrix", None if self.gram is None else self.gram.sum(axis=1)),
+            ("drift from the source", None if self.drift is None else self.drift.sum(axis=0)),
         ):
             if values is not None and not np.isfinite(values).all():
                 column = int(np.argmin(np.isfinite(values)))
@@ -118,3 +124,9 @@ class InputStatistics:
                     "a value that is not finite reached this layer during calibration, so find "
                     "the first layer that has one, or choose a data-free method such as rtn or hqq."
                 )
+
+
+def _sum(
+    one: NDArray[np.float32] | None, other: NDArray[np.float32] | None
+) -> NDArray[np.float32] | None:
+    return None if one is None or other is None else one + other

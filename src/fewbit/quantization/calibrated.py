@@ -17,7 +17,7 @@ from fewbit.methods.solvers import METHODS, Need
 from fewbit.methods.statistics import InputStatistics
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource
-from fewbit.program import Embed, Slot
+from fewbit.program import Embed, Program, Slot
 from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantization.resume import SolvedStore
@@ -25,7 +25,7 @@ from fewbit.quantization.solving import Solved, solve, solve_alone, solve_with
 from fewbit.quantization.walk import Cut, WalkOptions, cuts, walk
 from fewbit.records.calibration import Inputs
 from fewbit.records.kernels import Activations
-from fewbit.runtime.native import thread_pool
+from fewbit.runtime.native import Pool, thread_pool
 
 Progress = Callable[[int, int, str], None]
 """Told the cuts that are done, how many there are, and what comes next."""
@@ -57,9 +57,21 @@ def solve_plan(planned: QuantizationPlan, solving: Solving) -> dict[Slot, Solved
     walker = _Walker(planned, solving, BoundModel(planned.source, program, pool, release))
     walker.begin()
     gram = (t.slot for t in planned.tensors if t.method and METHODS[t.method].needs is Need.GRAM)
-    options = WalkOptions(pool, gram=frozenset(gram))
+    options = WalkOptions(
+        pool,
+        gram=frozenset(gram),
+        source=_beside(planned, program, pool),
+        propagation=planned.recipe.propagation,
+    )
     walk(program, solving.calibration, walker.model, walker.visit, options)
     return walker.solved
+
+
+def _beside(planned: QuantizationPlan, program: Program, pool: Pool) -> BoundModel | None:
+    """Return the source's model where layers are fitted to what it puts out."""
+    if not planned.recipe.propagation:
+        return None
+    return BoundModel(planned.source, program, pool)
 
 
 def _release(source: ModelSource, store: SolvedStore | None) -> Callable[[Slot], None]:

@@ -15,6 +15,7 @@ from fewbit.formats.affine import require_finite
 from fewbit.formats.distance import PIECE, piece_rows, pieces, relative, squares
 from fewbit.formats.registry import DECODABLE, decode, decode_rows
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, join_rows
+from fewbit.methods.propagation import propagated
 from fewbit.methods.solution import Solution
 from fewbit.methods.solvers import METHODS, Need, Solver
 from fewbit.methods.statistics import InputStatistics
@@ -154,7 +155,8 @@ def _solve_piece(
     with _named(name):
         require_finite(piece.values, first_row=start)
     with _named(f"{name}, in the piece that begins at row {start}" if start else name):
-        return solver(piece.values, statistics, form)
+        target = piece.values if statistics is None else propagated(piece.values, statistics)
+        return solver(target, statistics, form)
 
 
 @contextlib.contextmanager

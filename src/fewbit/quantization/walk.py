@@ -167,6 +167,11 @@ class WalkOptions:
     gram: frozenset[Slot] | None = None
     """The layers whose inputs' Gram matrix is needed; None for all."""
     room: int = ROOM
+    source: RunOps | None = None
+    """Runs the source's tensors beside the others, so that statistics with a Gram matrix have the
+    drift to what these read; an expert's have none, because the two route differently."""
+    propagation: float = 1.0
+    """The part of the way to the source's inputs that drift is."""
 
     def needs_gram(self, slots: Sequence[Slot]) -> bool:
         """Whether one of some layers needs the Gram matrix of its input."""
@@ -190,15 +195,20 @@ def walk(
         UsageError: as `stages`.
     """
     states = _States(program, calibration, run)
-    for stage in stages(program, sum(calibration.lengths), options.room):
-        if stage.kept:
-            states.advance(stage)
-        visit(stage.cut, _input(states, stage, options))
+    beside = None if options.source is None else _States(program, calibration, options.source)
+    room = options.room if beside is None else options.room // 2
+    for stage in stages(program, sum(calibration.lengths), room):
+        for walked in (states, beside):
+            if stage.kept and walked is not None:
+                walked.advance(stage)
+        visit(stage.cut, _input(states, beside, stage, options))
 
 
-def _input(states: _States, stage: Stage, options: WalkOptions) -> CutInput:
+def _input(
+    states: _States, beside: _States | None, stage: Stage, options: WalkOptions
+) -> CutInput:
     if stage.cut.part is None:
-        return _Statistics(states, stage, options)
+        return _Statistics(states, beside, stage, options)
     return ExpertInput(states.mixture(stage.cut.part.mixture, options), stage.cut.part)
 
 
@@ -207,6 +217,8 @@ class _Statistics:
     """Takes the statistics of a cut's input when asked; see `CutInput`."""
 
     states: _States
+    beside: _States | None
+    """Of the source."""
     stage: Stage
     options: WalkOptions
 
@@ -214,10 +226,16 @@ class _Statistics:
         cut, masks = self.stage.cut, self.states.calibration.masks
         width = self.states.program.widths[cut.x]
         gram = self.options.needs_gram(cut.slots)
-        collector = Collector(width, self.options.pool, gram=gram)
+        beside = self.beside if gram else None
+        collector = Collector(width, self.options.pool, gram=gram, drift=beside is not None)
+        sources = None if beside is None else beside.inputs(self.stage)
         for sequences, x in self.states.inputs(self.stage):
+            own = masks[sequences.start : sequences.stop]
             with named(cut.slots):
-                collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
+                collector.add(x, own, sequences.start)
+            if sources is not None:
+                away = np.float32(self.options.propagation) * (next(sources)[1] - x)
+                collector.add_drift(away, x, own)
         return collector.statistics()
 
     def own(self) -> InputStatistics:

@@ -56,6 +56,9 @@ class Recipe(Record, frozen=True, kw_only=True):
     rules: tuple[Rule, ...]
     transforms: tuple[str, ...] = ()
     """Function-preserving transforms that come before solving, in order."""
+    propagation: float = 0.0
+    """How much of what errors of earlier layers do to a matrix's outputs it makes up for, 0 to 1;
+    of methods that look at how inputs go together."""
     tune: Tune | None = None
     """What is tuned by distillation after solving."""
     tune_steps: int | None = None

@@ -74,13 +74,42 @@ def add_gram(
     """
     _check_rows(x)
     _check_matrix(gram, x.shape[1])
-    counts = [len(x)] if lengths is None else list(lengths)
-    if min(counts, default=0) < 0 or sum(counts) != len(x):
+    _native.add_gram(gram, x, _counts(x, lengths), choose_isa(isa), pool)
+
+
+def add_cross(  # noqa: PLR0913
+    cross: NDArray[np.float32],
+    left: NDArray[np.float32],
+    right: NDArray[np.float32],
+    pool: ThreadPool,
+    *,
+    lengths: Sequence[int] | None = None,
+    isa: str | None = None,
+) -> None:
+    """Add left^T right, of two inputs with the same rows, to `cross`, in place.
+
+    By the kernels of `add_gram` in the same blocks, so neither batches nor threads change a bit.
+
+    Args:
+        cross: float32 [inputs of left, inputs of right].
+        left: float32 [rows, inputs].
+        right: float32 [rows, inputs].
+        pool: the threads that share the work.
+        lengths: rows of each sequence, in order; None where they are one sequence.
+        isa: an instruction set to force, one of `available_isas()`; None for the best.
+
+    Raises:
+        UsageError: arrays of another type, or shapes or lengths that do not fit.
+        KernelError: this CPU lacks the instruction set.
+    """
+    _check_rows(left)
+    _check_rows(right)
+    if len(left) != len(right):
         raise UsageError(
-            f"Sequences of {sum(counts)} rows together are named for x, which has {len(x)}; their "
-            "lengths must add up to its rows."
+            f"The two inputs have {len(left)} and {len(right)} rows; they must be the same rows."
         )
-    _native.add_gram(gram, x, counts, choose_isa(isa), pool)
+    _check_array("cross", cross, np.dtype(np.float32), (left.shape[1], right.shape[1]))
+    _native.add_cross(cross, left, right, _counts(left, lengths), choose_isa(isa), pool)
 
 
 def mirror_gram(gram: NDArray[np.float32], pool: ThreadPool) -> None:
@@ -129,6 +158,16 @@ def _check_rows(x: NDArray[np.float32]) -> None:
         raise UsageError(
             f"x is {x.dtype} of shape {x.shape}; it must be contiguous float32 [rows, inputs]."
         )
+
+
+def _counts(x: NDArray[np.float32], lengths: Sequence[int] | None) -> list[int]:
+    counts = [len(x)] if lengths is None else list(lengths)
+    if min(counts, default=0) < 0 or sum(counts) != len(x):
+        raise UsageError(
+            f"Sequences of {sum(counts)} rows together are named for x, which has {len(x)}; their "
+            "lengths must add up to its rows."
+        )
+    return counts
 
 
 def _check_matrix(gram: NDArray[np.float32], inputs: int) -> None:

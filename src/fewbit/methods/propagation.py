@@ -1,0 +1,48 @@
+"""The weight that makes up for errors of the layers before it.
+
+Where the source's layer reads x + d, the same layer of the quantized model reads x. A solver that
+fits the rounded weight to W x takes d as given; fitted to W (x + d), the source's own outputs, the
+layer undoes what of d can be seen in x. The weight of least squared error is
+
+    W' = W + W D H^-1,    D = sum of d x^T,    H = sum of x x^T,
+
+and a solver then rounds W' against the same H (GPTAQ, Li et al. 2025, arXiv 2504.02692; QEP, Arai
+and Ichikawa 2025, arXiv 2504.09629). H is damped as in `hessian`, and d is a part of the difference
+only (QEP's alpha): what errors and inputs have in common on the calibration text they have less of
+on other text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.methods.hessian import damped_hessian, mean_diagonal, require_gram
+from fewbit.methods.statistics import InputStatistics
+
+
+def propagated(weight: NDArray[np.float32], statistics: InputStatistics) -> NDArray[np.float32]:
+    """Return W + W D H^-1, the weight to round in place of W; W itself where there is no drift.
+
+    Args:
+        weight: W, float32 [outputs, inputs].
+        statistics: of the layer's inputs, with a Gram matrix where there is a drift.
+
+    Raises:
+        UsageError: there is no Gram matrix, or it is of another layer.
+        NumericalError: they are not finite.
+    """
+    if statistics.drift is None:
+        return weight
+    checked = require_gram(statistics, "propagation", weight.shape[1])
+    correction = checked.derived("propagation", lambda: _correction(checked))
+    found: NDArray[np.float32] = weight + weight @ correction
+    return found
+
+
+def _correction(statistics: InputStatistics) -> NDArray[np.float32]:
+    """Return D H^-1, float32 [inputs, inputs]."""
+    assert statistics.drift is not None
+    hessian = damped_hessian(statistics)
+    drift = statistics.drift.T / mean_diagonal(statistics)
+    return np.ascontiguousarray(np.linalg.solve(hessian, drift).T, np.float32)
