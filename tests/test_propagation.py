@@ -89,7 +89,7 @@ def test_a_part_of_the_drift_is_that_part_of_the_correction():
 
 
 def test_rescaled_channels_are_corrected_alike():
-    (x, d), w = inputs(), weight()
+    x, d = inputs()
     factors = np.exp(np.random.default_rng(2).standard_normal(INPUTS)).astype(np.float32)
     taken = statistics(x, d).scaled(factors)
     exact = statistics(x / factors, d / factors)
@@ -114,5 +114,5 @@ def test_bad_statistics_are_named():
         propagated(w[:, :-1], taken)
     drift = taken.drift.copy()
     drift[3, 7] = np.nan
-    with pytest.raises(NumericalError, match="drift from the source .* at input 7"):
+    with pytest.raises(NumericalError, match=r"drift from the source .* at input 7"):
         propagated(w, dataclasses.replace(taken, drift=drift))

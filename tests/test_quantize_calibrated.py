@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from msgspec import structs
 from quantize_cases import tree_hash
 from test_walk import calibration
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
@@ -14,15 +15,18 @@ from fewbit.errors import NumericalError, StoppedError, UsageError
 from fewbit.formats.registry import decode, parse_format
 from fewbit.methods.solvers import METHODS
 from fewbit.methods.statistics import InputStatistics
+from fewbit.model.decoder import build_program
 from fewbit.model.families import gguf_name
 from fewbit.model.weights import open_model
-from fewbit.program import Linear
+from fewbit.program import Linear, RmsNorm
 from fewbit.quantization import QuantizeSettings, pipeline, quantize
 from fewbit.quantization import calibrated as calibrated_module
+from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.importance import given_importance
 from fewbit.quantization.job import Resume, work_folder
 from fewbit.recipes import built_in
 from fewbit.records.recipe import Recipe, Role, Rule
+from fewbit.runtime.native import thread_pool
 
 SETTINGS = QuantizeSettings(calibration=calibration(), threads=1)
 
@@ -125,9 +129,52 @@ def test_a_layer_is_solved_with_what_quantized_layers_give_it(tmp_path, method):
     assert quantized.calibration == SETTINGS.calibration.facts
 
 
+def propagating(part: float, form: str = "int3-g32") -> Recipe:
+    return structs.replace(linear("gptq", form), propagation=part)
+
+
+def test_layers_make_up_for_the_errors_of_those_before_them(tmp_path):
+    """The last layer's outputs come nearer to the source's; the first cut has nothing to undo."""
+    source = open_model(folder(tmp_path))
+    made = {
+        part: quantize(source, propagating(part), tmp_path / str(part), SETTINGS)
+        for part in (0.0, 0.5, 1.0)
+    }
+    bits = {part: {t.slot: t.sha256 for t in found.tensors} for part, found in made.items()}
+    for site in "qkv":
+        slot = f"layers.0.{site}.weight"
+        assert bits[0.0][slot] == bits[0.5][slot] == bits[1.0][slot]
+    assert len({found["layers.2.down.weight"] for found in bits.values()}) == 3
+    exact = streams(source)
+    away = {
+        part: np.square(streams(open_model(tmp_path / str(part))) - exact).sum() for part in bits
+    }
+    assert away[1.0] < 0.95 * away[0.0]
+    assert away[0.5] < away[0.0]
+    assert made[0.5].recipe.propagation == 0.5
+
+
+def streams(source) -> np.ndarray:
+    """Return what the final norm reads of every calibration token."""
+    program = build_program(source.config)
+    ops = range(len(program.ops))
+    norm = next(op for op in reversed(program.ops) if isinstance(op, RmsNorm))
+    model = BoundModel(source, program, thread_pool(1))
+    tokens = np.concatenate(calibration().windows)
+    return model(ops, calibration().lengths, {}, [norm.x], tokens)[norm.x].astype(np.float64)
+
+
+def test_a_sources_inputs_have_no_errors_to_make_up_for(tmp_path):
+    settings = dataclasses.replace(SETTINGS, inputs="source")
+    with pytest.raises(UsageError, match="--inputs source there are none"):
+        quantize(open_model(folder(tmp_path)), propagating(0.5), tmp_path / "out", settings)
+
+
+@pytest.mark.parametrize("propagation", [0.0, 0.5])
 @pytest.mark.parametrize("cuts", [0, 1, 5, 12])
-def test_case_25_a_killed_job_goes_on_to_the_same_bits(tmp_path, cuts, monkeypatch):
-    source, recipe = open_model(folder(tmp_path)), built_in("gptq-int4-g32")
+def test_case_25_a_killed_job_goes_on_to_the_same_bits(tmp_path, cuts, propagation, monkeypatch):
+    source = open_model(folder(tmp_path))
+    recipe = structs.replace(built_in("gptq-int4-g32"), propagation=propagation)
     quantize(source, recipe, tmp_path / "whole", SETTINGS)
     out = tmp_path / "out"
     with pytest.raises(Killed):

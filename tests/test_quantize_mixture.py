@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from test_walk import calibration
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.checkpoint.artefact import encoded_info, write_artefact
@@ -19,7 +20,7 @@ from fewbit.model.families import expert_of
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.program import CacheType
-from fewbit.quantization import quantize
+from fewbit.quantization import QuantizeSettings, quantize
 from fewbit.recipes import built_in
 from fewbit.records.manifest import Manifest, read_manifest
 from fewbit.records.recipe import Recipe, Role, Rule
@@ -252,3 +253,15 @@ def test_impossible_mixtures_are_refused(tmp_path, changes, kind, text):
     config = {**CONFIGS["mixtral"], **changes}
     with pytest.raises(kind, match=text):
         open_model(write_huggingface(tmp_path / "m", config, random_weights(CONFIGS["mixtral"])))
+
+
+def test_experts_do_not_make_up_for_earlier_errors_and_say_so(tmp_path):
+    source = folder_of(tmp_path, "qwen3-moe")
+    rules = (Rule(role=Role.LINEAR, format="int4-g32"),)
+    recipe = Recipe(name="test", method="gptq", rules=rules, propagation=0.5)
+    settings = QuantizeSettings(calibration=calibration(), threads=1)
+    made = quantize(open_model(source), recipe, tmp_path / "out", settings)
+    said = {t.slot for t in made.tensors if any("not made up for" in r for r in t.remarks)}
+    solved = {t.slot for t in made.tensors if t.method == "gptq"}
+    assert said == {slot for slot in solved if expert_of(slot) is not None}
+    assert said < solved

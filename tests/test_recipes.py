@@ -141,6 +141,7 @@ def test_methods_of_rules_and_steps_of_tuning_come_from_the_file_and_go_back(tmp
             method = "gptq"
             tune = "scales"
             tune_steps = 30
+            propagation = 0.25
             [[rules]]
             match = "layers.*.down.weight"
             format = "int8-g32"
@@ -153,6 +154,7 @@ def test_methods_of_rules_and_steps_of_tuning_come_from_the_file_and_go_back(tmp
     )
     assert [rule.method for rule in recipe.rules] == ["mse", None]
     assert (recipe.methods, recipe.tune_steps) == (("gptq", "mse"), 30)
+    assert recipe.propagation == 0.25
     assert find(write(tmp_path, to_toml(recipe))) == recipe
 
 
@@ -190,6 +192,16 @@ def test_an_unknown_key_of_a_rule_has_near_matches(tmp_path):
             "name='x'\nmethod='rtn'\ntune_steps=9\n[[rules]]\nrole='linear'\nformat='q4_0'",
             UsageError,
             "tunes nothing",
+        ),
+        (
+            "name='x'\nmethod='gptq'\npropagation=1.5\n[[rules]]\nrole='linear'\nformat='q4_0'",
+            UsageError,
+            "propagation is 1.5 .* from 0 to 1",
+        ),
+        (
+            "name='x'\nmethod='mse'\npropagation=0.5\n[[rules]]\nrole='linear'\nformat='q4_0'",
+            UsageError,
+            "method mse cannot .* gptq or gptq-refined",
         ),
         ("name = 'x'\nrules = []", BadFileError, "method"),
         ("name = 'x'\nmethod = 'best'\nrules = []", UnsupportedError, "rtn, mse"),

@@ -255,7 +255,7 @@ def add_gram(
     isa: str,
     pool: ThreadPool,
 ) -> None: ...
-def add_cross(  # noqa: PLR0913
+def add_cross(
     cross: NDArray[np.float32],
     left: NDArray[np.float32],
     right: NDArray[np.float32],

@@ -143,7 +143,7 @@ def to_toml(recipe: Recipe) -> str:
     lines = [
         f"{key} = {_toml(value)}"
         for key, value in tables.items()
-        if key != "rules" and value not in (None, [])
+        if key != "rules" and value not in (None, [], 0)
     ]
     for rule in tables["rules"]:
         lines += ["", "[[rules]]"]
@@ -158,7 +158,7 @@ def to_toml(recipe: Recipe) -> str:
 _DEFAULT_ROUNDING = ("activations", Activations.INT8.value)
 
 
-def _toml(value: str | int | list[str]) -> str:
+def _toml(value: str | float | list[str]) -> str:
     """Return a string, a number or strings; JSON's are TOML's, but for the character DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -199,6 +199,7 @@ def checked(recipe: Recipe) -> Recipe:
                 f"The method '{method}' of recipe '{recipe.name}' is not known; there are "
                 f"{', '.join(METHODS)}."
             )
+    _check_propagation(recipe)
     if recipe.tune is None and recipe.tune_steps is not None:
         raise UsageError(
             f"The recipe '{recipe.name}' has tune_steps, but tunes nothing; add tune = \"scales\"."
@@ -220,6 +221,25 @@ def checked(recipe: Recipe) -> Recipe:
             if form != KEEP:
                 parse_format(form)
     return recipe
+
+
+def _check_propagation(recipe: Recipe) -> None:
+    """Refuse a part that is none, and one that no method of the recipe can take.
+
+    Raises:
+        UsageError: the message has the value, or the methods that can.
+    """
+    if not 0 <= recipe.propagation <= 1:
+        raise UsageError(
+            f"propagation is {recipe.propagation:g} in the recipe '{recipe.name}'; it is a part, "
+            "from 0 to 1."
+        )
+    able = [name for name, method in solvers.METHODS.items() if method.needs is solvers.Need.GRAM]
+    if recipe.propagation and not set(able) & set(recipe.methods):
+        raise UsageError(
+            f"The recipe '{recipe.name}' has propagation, and its method {recipe.method} cannot "
+            f"make up for errors of earlier layers; take {' or '.join(able)}, or leave it out."
+        )
 
 
 def _w8a8_rules() -> tuple[Rule, ...]:

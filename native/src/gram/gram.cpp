@@ -154,7 +154,8 @@ class CrossStages final : public ProductStages {
         left_(left.x, left.columns, most_blocks(), kernels),
         right_(right.x, right.columns, most_blocks(), kernels) {
     for (int64_t a = 0; a < ceil_div(left_.count(), kGroupPanels); ++a) {
-      for (int64_t b = 0; b < ceil_div(right_.count(), kGroupPanels); ++b) units_.emplace_back(a, b);
+      for (int64_t b = 0; b < ceil_div(right_.count(), kGroupPanels); ++b)
+        units_.emplace_back(a, b);
     }
   }
 

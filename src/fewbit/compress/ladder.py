@@ -127,4 +127,5 @@ def _gives_the_same(one: QuantizationPlan, other: QuantizationPlan) -> bool:
 def _made(plan: QuantizationPlan) -> object:
     recipe = plan.recipe
     tensors = [(tensor.format, tensor.method, tensor.activations) for tensor in plan.tensors]
-    return tensors, recipe.transforms, recipe.tune, recipe.tune_steps, recipe.kv
+    solved = tensors, recipe.transforms, recipe.propagation
+    return *solved, recipe.tune, recipe.tune_steps, recipe.kv

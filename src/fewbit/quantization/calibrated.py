@@ -1,5 +1,8 @@
 """Solving every matrix of a plan against the inputs that calibration text brings it.
 
+Where the recipe has a propagation, the source runs beside, and layers are fitted to what its inputs
+would give (`methods/propagation.py`).
+
 The input table is rounded first, without statistics, so that the inputs that layers are solved for
 carry its error. A table that is also the head is rounded to nearest there, and solved at the end
 against the final norm's output; that one is written, and both ops use it. It errs about as much as
@@ -10,7 +13,7 @@ of the whole model before the first layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.methods.solvers import METHODS, Need
@@ -29,6 +32,11 @@ from fewbit.runtime.native import Pool, thread_pool
 
 Progress = Callable[[int, int, str], None]
 """Told the cuts that are done, how many there are, and what comes next."""
+
+
+_WITHOUT_DRIFT = (
+    "Errors of earlier layers are not made up for: other tokens reach this expert in the source."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +142,8 @@ class _Walker:
         if not any(map(_looks_at_inputs, tensors)):
             return {tensor.slot: solve_alone(self._planned, tensor) for tensor in tensors}
         taken = statistics()
+        if self._planned.recipe.propagation and taken.gram is not None and taken.drift is None:
+            taken = replace(taken, remarks=(*taken.remarks, _WITHOUT_DRIFT))
         return {tensor.slot: solve_with(self._planned, tensor, taken) for tensor in tensors}
 
     def _saved(self, number: int) -> dict[Slot, Solved]:

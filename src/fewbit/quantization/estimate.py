@@ -19,7 +19,7 @@ from fewbit.program import Program
 from fewbit.quantization.pipeline import needs_text, solves_with_text
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantization.rates import Rates, timed_rates
-from fewbit.quantization.walk import Stage, cuts, stages
+from fewbit.quantization.walk import ROOM, Stage, cuts, stages
 from fewbit.records.figures import size
 from fewbit.records.plan import Amount, Duration
 from fewbit.runtime.native import available_cores
@@ -87,13 +87,17 @@ def memory_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...
     if not needs_text(planned.recipe) or not work.rows:
         return tuple(found)
     program = build_program(planned.source.config)
-    kept = max(_kept(program, stage, work.rows) for stage in stages(program, work.rows))
+    walks = 2 if planned.recipe.propagation else 1
+    planned_stages = stages(program, work.rows, ROOM // walks)
+    kept = walks * max(_kept(program, stage, work.rows) for stage in planned_stages)
     gram = greatest_need(planned.recipe.methods) is Need.GRAM
     return (
         *found,
         Amount(what="hidden states of the calibration text", bytes=2 * kept),
         Amount(what="a piece of the text in a layer", bytes=_piece(program, work.rows)),
-        Amount(what="statistics of a layer's input", bytes=4 * 4 * widest**2 if gram else 0),
+        Amount(
+            what="statistics of a layer's input", bytes=4 * (3 + walks) * widest**2 if gram else 0
+        ),
         Amount(what="weights of a layer", bytes=_layer_bytes(planned)),
     )
 
@@ -162,15 +166,16 @@ def time_needs(
 
 
 def _walked(planned: QuantizationPlan) -> float:
-    """Return the products for each token of running it: as quantized, and before each search."""
+    """Return the products for each token of running it: as quantized, and as the source has it."""
     layers = [t for t in _quantized(planned) if t.slot.startswith("layers.")]
     found = 0.0
     if solves_with_text(planned.recipe):
         found += sum(t.weights for t in layers) / _SHARE["walk"]
-    searches = sum(name in _SEARCH for name in planned.recipe.transforms)
-    for tensor in layers if searches else ():
+    plain = sum(name in _SEARCH for name in planned.recipe.transforms)
+    plain += planned.recipe.propagation > 0
+    for tensor in layers if plain else ():
         kind = "walk in floats" if tensor.source.format in FLOATS else "walk"
-        found += searches * tensor.weights / _SHARE[kind]
+        found += plain * tensor.weights / _SHARE[kind]
     return found
 
 
@@ -188,7 +193,8 @@ def _statistics_work(planned: QuantizationPlan, work: Workload) -> float:
     program = build_program(planned.source.config)
     widths = [program.widths[c.x] for c in cuts(program) if not in_need.isdisjoint(c.slots)]
     columns = sum(t.weights * t.source.shape[-1] for t in _quantized(planned) if t.slot in in_need)
-    gram = work.rows * sum(width**2 for width in widths) / _SHARE["gram"]
+    sums = 3 if planned.recipe.propagation else 1  # products of two inputs have no symmetry
+    gram = sums * work.rows * sum(width**2 for width in widths) / _SHARE["gram"]
     return gram + (sum(width**3 for width in widths) + columns) / _SHARE["gptq"]
 
 

@@ -145,6 +145,11 @@ def runs_with_text(recipe: Recipe) -> bool:
 
 
 def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
+    if recipe.propagation and settings.inputs == "source":
+        raise UsageError(
+            f"The recipe '{recipe.name}' makes up for errors in a layer's inputs, and with "
+            "--inputs source there are none; leave one of the two out."
+        )
     given = settings.importance is not None and not runs_with_text(recipe)
     if settings.calibration is None and needs_text(recipe) and not given:
         raise UsageError(

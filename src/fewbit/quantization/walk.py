@@ -204,9 +204,7 @@ def walk(
         visit(stage.cut, _input(states, beside, stage, options))
 
 
-def _input(
-    states: _States, beside: _States | None, stage: Stage, options: WalkOptions
-) -> CutInput:
+def _input(states: _States, beside: _States | None, stage: Stage, options: WalkOptions) -> CutInput:
     if stage.cut.part is None:
         return _Statistics(states, beside, stage, options)
     return ExpertInput(states.mixture(stage.cut.part.mixture, options), stage.cut.part)
