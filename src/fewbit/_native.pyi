@@ -332,6 +332,52 @@ def factor_hessian(
     variance: NDArray[np.float32],
     isa: str | None = None,
 ) -> bool: ...
+
+class GridShape:
+    def __init__(
+        self,
+        *,
+        levels: Sequence[float],
+        midpoints: Sequence[float],
+        group: int,
+        block: int,
+        scale_type: str,
+        offset: str,
+        steps: tuple[float, float],
+        offset_steps: tuple[float, float],
+    ) -> None: ...
+
+def search_block(
+    pool: ThreadPool,
+    shape: GridShape,
+    targets: NDArray[np.float32],
+    first: int,
+    *,
+    places: NDArray[np.int32],
+    importance: NDArray[np.float32],
+    isa: str | None = None,
+) -> tuple[
+    NDArray[np.float32],
+    NDArray[np.float32] | None,
+    NDArray[np.float32] | None,
+    NDArray[np.float32] | None,
+]: ...
+def refine_rows(
+    pool: ThreadPool,
+    shape: GridShape,
+    *,
+    gram: NDArray[np.float32],
+    added: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    scale: NDArray[np.float32],
+    steps: NDArray[np.int16] | None,
+    offset: NDArray[np.float32] | None,
+    offset_steps: NDArray[np.int16] | None,
+    span: int,
+    rounds: int,
+    isa: str | None = None,
+) -> NDArray[np.float64]: ...
 def simd_to_bfloat(isa: str, x: NDArray[np.float32]) -> NDArray[np.uint16]: ...
 def dequantize_rows(
     pool: ThreadPool,

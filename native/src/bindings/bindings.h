@@ -19,6 +19,7 @@ void bind_sampling(nanobind::module_& module);
 void bind_gram(nanobind::module_& module);
 void bind_machine(nanobind::module_& module);
 void bind_rounding(nanobind::module_& module);
+void bind_grids(nanobind::module_& module);
 void bind_training(nanobind::module_& module);
 
 // The instruction set of this name (`amx`, `avx512vnni`, `avx2`, `portable`); std::invalid_argument

@@ -11,5 +11,6 @@ NB_MODULE(_native, module) {
   fewbit::bind_gram(module);
   fewbit::bind_machine(module);
   fewbit::bind_rounding(module);
+  fewbit::bind_grids(module);
   fewbit::bind_training(module);
 }

@@ -42,6 +42,12 @@ struct ScaleTask {
   bool shifts;  // whether values have an offset too; without one, levels reach further down than up
 };
 
+struct BlockTask;     // block_search.h
+struct LaneGrid;      // grid_shape.h
+struct RefineTask;    // refine.h
+struct RefineMemory;  // refine.h
+struct StoredGrid;    // refine.h
+
 struct RoundingKernels {
   // targets[j - first] += sum over k in [from, to) of factor[j][k] errors[k], for j in
   // [first, last).
@@ -60,6 +66,15 @@ struct RoundingKernels {
   // [columns][64]: of many starts the one that promises most after a regression on its levels
   // (the search of formats/grid/search.py, whose results it equals but for rounding).
   void (*search)(const ScaleTask& task, const float* values, float* scales, float* offsets);
+
+  // The grid of least squared error of a block of the values [columns][64] (block_search.h).
+  void (*search_block)(const BlockTask& task, const float* values, const LaneGrid& found);
+
+  // Refines the tile of rows that begins at `row` (refine.h). `sums` are, for each column k and
+  // each group h of its span, the sums of H_kj over the columns j of h; null unless offsets are
+  // free.
+  void (*refine)(const RefineTask& task, const float* sums, const RefineMemory& memory,
+                 const StoredGrid& grid, double* changes, int64_t row);
 };
 
 const RoundingKernels& rounding_kernels(Isa isa);

@@ -1,5 +1,5 @@
 #include "simd/avx2.h"
-#include "solvers/rounding_impl.h"
+#include "solvers/kernels_impl.h"
 
 namespace fewbit {
 

@@ -1,11 +1,10 @@
-// The loops of rounding.h over S; a file per instruction set instantiates them.
+// The loops of rounding.h over S.
 #pragma once
 
 #include <algorithm>
 
 #include "simd/simd.h"
 #include "solvers/rounding.h"
-#include "solvers/search_impl.h"
 
 namespace fewbit {
 
@@ -77,18 +76,6 @@ struct Rounding {
     return S::sub(S::round(held), S::set1(static_cast<int32_t>(low)));
   }
 
-  // Binary search over a power of two of midpoints, the last ones infinite.
-  static int32_t nearest_level(float x, const float* midpoints, int64_t count) {
-    int32_t position = 0;
-    int32_t step = 1;
-    while (2 * step < count) step *= 2;
-    for (; step; step /= 2) {
-      const int32_t next = position + step;
-      if (next < count && midpoints[next - 1] < x) position = next;
-    }
-    return position;
-  }
-
   // Writes codes and values of 16 rows.
   FEWBIT_INLINE F32 take_level(F32 x, const Levels& levels, int32_t* codes) {
     if (levels.midpoints == nullptr) {
@@ -96,13 +83,15 @@ struct Rounding {
       S::store(codes, code);
       return S::convert(S::add(code, S::set1(static_cast<int32_t>(levels.values[0]))));
     }
-    float lanes[kLanes];
-    S::store(lanes, x);
-    for (int i = 0; i < kLanes; ++i) {
-      codes[i] = nearest_level(lanes[i], levels.midpoints, levels.count);
-      lanes[i] = levels.values[codes[i]];
+    auto code = S::zero_i32();
+    F32 level = S::set1(levels.values[0]);
+    for (int64_t i = 1; i < levels.count; ++i) {
+      const auto above = S::less(S::set1(levels.midpoints[i - 1]), x);
+      code = S::select(above, S::set1(static_cast<int32_t>(i)), code);
+      level = S::select(above, S::set1(levels.values[i]), level);
     }
-    return S::load(lanes);
+    S::store(codes, code);
+    return level;
   }
 
   // Rounds one column towards its targets; leaves the change of its errors in `changes`.
@@ -147,10 +136,5 @@ struct Rounding {
     }
   }
 };
-
-template <class S>
-constexpr RoundingKernels make_rounding_kernels() {
-  return {&Rounding<S>::advance, &Rounding<S>::round, &ScaleSearch<S>::search};
-}
 
 }  // namespace fewbit

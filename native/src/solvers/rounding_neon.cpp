@@ -1,5 +1,5 @@
 #include "simd/neon.h"
-#include "solvers/rounding_impl.h"
+#include "solvers/kernels_impl.h"
 
 namespace fewbit {
 
