@@ -13,15 +13,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbit._native import ThreadPool
 from fewbit.formats import grid as grids
 from fewbit.formats.affine import require_finite
 from fewbit.formats.grid import Grid, GridLayout
 from fewbit.formats.spec import NumberFormat
 from fewbit.methods.hessian import Factor, factorize, require_gram
-from fewbit.methods.refine import refine
+from fewbit.methods.refine import refined
 from fewbit.methods.solution import Solution
 from fewbit.methods.statistics import InputStatistics
-from fewbit.methods.tiles import RowTiles, from_tiles, searches, thread_pool
+from fewbit.methods.tiles import RowTiles, from_tiles, searches, searches_block, thread_pool
 
 _SPAN = 256
 """Columns whose targets take the errors of all columns before them at once."""
@@ -48,17 +49,7 @@ def gptq(
         NumericalError: weights or statistics are not finite.
     """
     statistics = require_gram(statistics, "gptq", weight.shape[1])
-    layout = grids.layout(form, weight.shape[1])
-    require_finite(weight)
-    assert statistics.gram is not None
-    order = block_order(statistics.gram.diagonal(), layout.block)
-    pool = thread_pool(threads)
-    factor = statistics.derived(
-        ("factor", layout.block), lambda: factorize(statistics, order, pool)
-    )
-    tiles = RowTiles(np.take(weight, order, axis=1), factor.feedback, layout, pool)
-    grid = _round_blocks(tiles, factor, order, form, layout)
-    codes = np.take(tiles.codes, np.argsort(order), axis=1)
+    codes, grid, factor = _solved(weight, statistics, form, thread_pool(threads))
     return Solution(grids.join(codes, grid), factor.remarks, factor.damping)
 
 
@@ -73,9 +64,27 @@ def gptq_refined(
 
     No row's loss is above that of GPTQ.
     """
-    start = gptq(weight, statistics, form, threads=threads)
-    refined = refine(weight, statistics, start.tensor, threads=threads)
-    return Solution(refined, start.remarks, start.damping)
+    statistics = require_gram(statistics, "gptq-refined", weight.shape[1])
+    pool = thread_pool(threads)
+    codes, grid, factor = _solved(weight, statistics, form, pool)
+    codes, grid = refined(weight, statistics, codes, grid, pool)
+    return Solution(grids.join(codes, grid), factor.remarks, factor.damping)
+
+
+def _solved(
+    weight: NDArray[np.float32], statistics: InputStatistics, form: NumberFormat, pool: ThreadPool
+) -> tuple[NDArray[np.uint8], Grid, Factor]:
+    """Return codes, uint8 [outputs, inputs], their grid, and the factor they were found with."""
+    layout = grids.layout(form, weight.shape[1])
+    require_finite(weight)
+    assert statistics.gram is not None
+    order = block_order(statistics.gram.diagonal(), layout.block)
+    factor = statistics.derived(
+        ("factor", layout.block), lambda: factorize(statistics, order, pool)
+    )
+    tiles = RowTiles(np.take(weight, order, axis=1), factor.feedback, layout, pool)
+    grid = _round_blocks(tiles, factor, order, form, layout)
+    return np.take(tiles.codes, np.argsort(order), axis=1), grid, factor
 
 
 def block_order(diagonal: NDArray[np.floating], block: int) -> NDArray[np.int64]:
@@ -105,6 +114,9 @@ def _round_blocks(
             cost = factor.variance[start : start + block]
             if searches(layout):
                 found[number] = tiles.search(targets, start, cost, form, layout)
+            elif searches_block(layout):
+                places = np.argsort(inside)
+                found[number] = tiles.search_block(targets, start, places, cost[places], form)
             else:
                 here = from_tiles(targets.columns(start, start + block), tiles.rows)
                 found[number] = _fit_block(here, cost, inside, form)

@@ -14,16 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit._native import (
+    GridShape,
     ThreadPool,
     advance_targets,
     round_columns,
     rounding_tile_rows,
+    search_block,
     search_scales,
 )
 from fewbit.formats import grid as grids
 from fewbit.formats.grid import Grid, GridLayout, Offset, ScaleStorage
 from fewbit.formats.grid.fit import FLOOR
 from fewbit.formats.grid.grid import thresholds
+from fewbit.formats.grid.storable import stored_scale
 from fewbit.formats.spec import NumberFormat
 
 _T = TypeVar("_T", bound=np.generic)
@@ -60,6 +63,28 @@ def searches(layout: GridLayout) -> bool:
     return layout.integer and layout.steps is None and free
 
 
+def searches_block(layout: GridLayout) -> bool:
+    """Return whether the native search of blocks does: two levels of scales, or a table."""
+    plain = layout.scale_type is ScaleStorage.F16 and layout.offset in (Offset.NONE, Offset.STEPS)
+    return plain and (layout.steps is not None or not layout.integer)
+
+
+def native_shape(layout: GridLayout) -> GridShape:
+    """Return a layout as native solvers take it."""
+    low, high = layout.steps or (0, 0)
+    offset_low, offset_high = layout.offset_steps or (0, 0)
+    return GridShape(
+        levels=layout.levels,
+        midpoints=() if layout.integer else thresholds(layout).tolist(),
+        group=layout.group,
+        block=layout.block,
+        scale_type=layout.scale_type.value,
+        offset=layout.offset.value,
+        steps=(low, high),
+        offset_steps=(offset_low, offset_high),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Targets:
     """What the columns first..last are rounded to, float32 tiles [tiles, last - first, 64]."""
@@ -92,6 +117,7 @@ class RowTiles:
         pool: ThreadPool,
     ) -> None:
         self.rows = weight.shape[0]
+        self._layout = layout
         self.factor = factor
         self.weights = to_tiles(weight)
         self.errors = np.zeros_like(self.weights)
@@ -156,7 +182,7 @@ class RowTiles:
             self._pool,
             targets.values,
             first - targets.first,
-            importance=np.maximum(importance, importance.mean() * np.float32(FLOOR)),
+            importance=_floored(importance),
             low=layout.levels[0],
             high=layout.levels[-1],
             shifts=layout.offset is Offset.VALUE,
@@ -168,24 +194,54 @@ class RowTiles:
             None if layout.offset is Offset.NONE else from_tiles(offsets, self.rows),
         )
 
-    def start_from(self, codes: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
-        """Take codes, uint8 [rows, columns], and what they mean, float32, for those so far."""
-        self._codes = to_tiles(codes)
-        self.errors = self.weights - to_tiles(values)
+    def search_block(
+        self,
+        targets: Targets,
+        first: int,
+        places: NDArray[np.integer],
+        importance: NDArray[np.float32],
+        form: NumberFormat,
+    ) -> Grid:
+        """Return the grid of one block of targets with the least error, as `grid.fit_block`.
 
-    def errors_of(self, columns: slice) -> NDArray[np.float32]:
-        """Return the errors w - q of some columns so far, float32 [rows, columns]."""
-        return from_tiles(self.errors[:, columns], self.rows)
+        Args:
+            targets: of a span.
+            first: the first column of the block.
+            places: [columns], where each column of the block lies behind the first.
+            importance: float32 [columns], what a squared error counts, in the order of `places`.
+            form: the format; its layout is one that `searches_block`.
 
-    def set_errors(self, columns: slice, errors: NDArray[np.float32]) -> None:
-        """Replace the errors of some columns: their scales changed, their codes did not."""
-        self.errors[:, columns] = to_tiles(errors)
-
-    def codes_of(self, columns: slice) -> NDArray[np.uint8]:
-        """Return the codes of some columns so far, uint8 [rows, columns]."""
-        return from_tiles(self._codes[:, columns], self.rows)
+        Raises:
+            NumericalError: a unit is beyond what the format stores.
+        """
+        layout = self._layout
+        parts = search_block(
+            self._pool,
+            native_shape(layout),
+            targets.values,
+            first - targets.first,
+            places=places.astype(np.int32),
+            importance=_floored(importance),
+        )
+        scale, steps, offset, offset_steps = (
+            None if part is None else from_tiles(part, self.rows) for part in parts
+        )
+        assert scale is not None
+        stored_scale(form, layout.scale_type, scale)
+        if offset is not None:
+            stored_scale(form, layout.scale_type, offset)
+        return Grid(form, layout, scale, _integers(steps), offset, _integers(offset_steps))
 
     @property
     def codes(self) -> NDArray[np.uint8]:
         """The codes so far, uint8 [rows, columns] in the factor's order."""
         return from_tiles(self._codes, self.rows)
+
+
+def _floored(importance: NDArray[np.float32]) -> NDArray[np.float32]:
+    floored: NDArray[np.float32] = np.maximum(importance, importance.mean() * np.float32(FLOOR))
+    return floored
+
+
+def _integers(steps: NDArray[np.float32] | None) -> NDArray[np.int16] | None:
+    return None if steps is None else steps.astype(np.int16)
