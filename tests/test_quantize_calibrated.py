@@ -1,6 +1,7 @@
 """The whole path on tiny models: statistics, solving layer by layer, resume, what is recorded."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -255,8 +256,12 @@ def test_earlier_work_can_be_required(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
-@pytest.mark.parametrize("method", ["mse", "hqq"])
-def test_a_method_without_text_goes_on_from_the_last_matrix(tmp_path, method, monkeypatch):
+@pytest.mark.parametrize(("method", "seconds", "lost"), [("mse", 0, 0), ("hqq", math.inf, 2)])
+def test_a_method_without_text_goes_on_from_the_last_layer(
+    tmp_path, method, seconds, lost, monkeypatch
+):
+    """Killed after 9 matrices: those of the second layer wait for its end, or for some time."""
+    monkeypatch.setattr(pipeline, "_UNSAVED_SECONDS", seconds)
     source, out, recipe = open_model(folder(tmp_path)), tmp_path / "out", linear(method)
     quantize(source, recipe, tmp_path / "whole")
     true, solved = pipeline.solve_alone, []
@@ -273,7 +278,7 @@ def test_a_method_without_text_goes_on_from_the_last_matrix(tmp_path, method, mo
     again = []
     monkeypatch.setattr(pipeline, "solve_alone", lambda *a: again.append(a[1].slot) or true(*a))
     quantize(source, recipe, out)
-    assert len(again) == 3 * 7 - 9
+    assert len(again) == 3 * 7 - 9 + lost
     assert tree_hash(out) == tree_hash(tmp_path / "whole")
 
 
