@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from packed_models import Integers, gptq, llama_integers, packed_llama, random_integers
+from packed_models import gptq, llama_integers, packed_llama, random_integers
 
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError, UnsupportedError
@@ -84,16 +84,6 @@ def test_a_zero_of_nought_that_wraps_in_version_1_is_said(tmp_path):
     with open_model(folder_of(tmp_path, matrix, quantization(sym=False))) as source:
         assert np.array_equal(decode(source.read(SLOT)), matrix.values())
         assert source.note(SLOT) == "1 of its zeros are stored as 15 and read as 0"
-
-
-def test_columns_in_the_order_of_their_importance(tmp_path):
-    plain = random_integers(1, (64, 64), 4, 32, symmetric=False)
-    order = np.random.default_rng(3).permutation(64) // 32
-    matrix = Integers(4, plain.codes, plain.scales, plain.zeros, order)
-    folder = folder_of(tmp_path, matrix, quantization(sym=False, desc_act=True))
-    with open_model(folder) as source:
-        assert "no runs of inputs of equal length, so it is decoded to f16" in source.note(SLOT)
-        assert np.array_equal(decode(source.read(SLOT)), matrix.values().astype(np.float16))
 
 
 def test_a_folder_without_an_index(tmp_path):

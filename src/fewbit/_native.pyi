@@ -186,6 +186,7 @@ class Program:
         bias: NDArray[np.float32] | None,
         activations: str,
         input_scale: float = 0.0,
+        order: NDArray[np.int32] | None = None,
     ) -> None: ...
     def rope(self, out: int, x: int, table: int, head_dim: int) -> None: ...
     def hadamard(self, out: int, x: int, head_dim: int) -> None: ...
@@ -209,7 +210,20 @@ class Program:
         out: int,
         x: int,
         router: int,
-        experts: list[tuple[PackedMatrix, PackedMatrix, PackedMatrix, str, str, str, float, float]],
+        experts: list[
+            tuple[
+                PackedMatrix,
+                PackedMatrix,
+                PackedMatrix,
+                str,
+                str,
+                str,
+                float,
+                float,
+                NDArray[np.int32] | None,
+                NDArray[np.int32] | None,
+            ]
+        ],
         used: int,
         normalized: bool,
         activation: str,

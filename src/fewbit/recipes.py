@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from fewbit.errors import BadFileError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
+from fewbit.formats.spec import NumberFormat, is_ordered
 from fewbit.methods import solvers
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
@@ -219,7 +220,7 @@ def checked(recipe: Recipe) -> Recipe:
             )
         for form in (rule.format, *rule.fallback):
             if form != KEEP:
-                parse_format(form)
+                _require_made(recipe.name, parse_format(form))
     return recipe
 
 
@@ -239,6 +240,14 @@ def _check_propagation(recipe: Recipe) -> None:
         raise UsageError(
             f"The recipe '{recipe.name}' has propagation, and its method {recipe.method} cannot "
             f"make up for errors of earlier layers; take {' or '.join(able)}, or leave it out."
+        )
+
+
+def _require_made(recipe: str, form: NumberFormat) -> None:
+    if is_ordered(form):
+        raise UsageError(
+            f"The recipe '{recipe}' asks for {form.name}, but an order of columns comes with a "
+            f"file; ask for {form.laid_out.name}."
         )
 
 

@@ -69,11 +69,16 @@ void add_rms_norm(Program& program, int out, int x, const Floats& weight, int64_
   program.ops.push_back({out, RmsNormOp{x, vector_of(weight), width, eps}});
 }
 
+Order order_of(const std::optional<Ints>& order) {
+  if (!order) return nullptr;
+  return std::make_shared<const std::vector<int32_t>>(order->data(), order->data() + order->size());
+}
+
 void add_linear(Program& program, int out, int x, const Shared& weight,
                 const std::optional<Floats>& bias, const std::string& activations,
-                float input_scale) {
+                float input_scale, const std::optional<Ints>& order) {
   program.ops.push_back({out, LinearOp{x, matrix_of(weight), bias ? vector_of(*bias) : Vector{},
-                                       rounding_named(activations), input_scale}});
+                                       rounding_named(activations), input_scale, order_of(order)}});
 }
 
 void add_rope(Program& program, int out, int x, int table, int64_t head_dim) {
@@ -96,7 +101,7 @@ void add_gated_activation(Program& program, int out, int gate, int up,
 }
 
 // `experts`: of each gate, up and down, then how the input of each is rounded, and the static
-// scales of the input of gate and up and of that of down.
+// scales of the input of gate and up and of that of down, and the orders of both inputs.
 void add_mixture(Program& program, int out, int x, int router, const nb::list& experts,
                  int64_t used, bool normalized, const std::string& activation) {
   MixtureOp mixture{x, router, {}, used, normalized, activation_named(activation)};
@@ -107,9 +112,10 @@ void add_mixture(Program& program, int out, int x, int router, const nb::list& e
     const auto rounding = [&](size_t i) {
       return rounding_named(nb::cast<std::string>(fields[i]));
     };
+    const auto order = [&](size_t i) { return order_of(nb::cast<std::optional<Ints>>(fields[i])); };
     mixture.experts.push_back({matrix(0), matrix(1), matrix(2), rounding(3), rounding(4),
-                               rounding(5), nb::cast<float>(fields[6]),
-                               nb::cast<float>(fields[7])});
+                               rounding(5), nb::cast<float>(fields[6]), nb::cast<float>(fields[7]),
+                               order(8), order(9)});
   }
   program.ops.push_back({out, std::move(mixture)});
 }
@@ -145,7 +151,7 @@ void bind_program(nb::module_& module) {
       .def("rope_table", &add_rope_table, arg("out"), arg("frequencies"), arg("factor"))
       .def("rms_norm", &add_rms_norm, arg("out"), arg("x"), arg("weight"), arg("width"), arg("eps"))
       .def("linear", &add_linear, arg("out"), arg("x"), arg("weight"), arg("bias").none(),
-           arg("activations"), arg("input_scale") = 0.0f)
+           arg("activations"), arg("input_scale") = 0.0f, arg("order").none() = nb::none())
       .def("rope", &add_rope, arg("out"), arg("x"), arg("table"), arg("head_dim"))
       .def("hadamard", &add_hadamard, arg("out"), arg("x"), arg("head_dim"))
       .def("attention", &add_attention, arg("out"), arg("q"), arg("k"), arg("v"), arg("layer"),

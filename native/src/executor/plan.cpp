@@ -13,9 +13,7 @@ namespace {
 // Turns ops into steps.
 class Planner : private StagePlanner {
  public:
-  Planner(const Program& program, int64_t chunk_rows) : StagePlanner(program, chunk_rows) {
-    rounded_.assign(program.buffers.size(), -1);
-  }
+  Planner(const Program& program, int64_t chunk_rows) : StagePlanner(program, chunk_rows) {}
 
   Plan run() {
     for (const Op& op : program_.ops) std::visit([&](const auto& what) { add(op, what); }, op.what);
@@ -72,24 +70,19 @@ class Planner : private StagePlanner {
     if (weight.is_float() != (linear.rounding == InputRounding::kNone)) {
       throw std::invalid_argument("a linear layer's input is not rounded as its weight needs.");
     }
-    switch (linear.rounding) {
-      case InputRounding::kNone:
-        append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
-        return;
-      case InputRounding::kInt8Run:
-      case InputRounding::kInt8Row:
-      case InputRounding::kInt8Static: {
-        const int activations = quantized({linear.x, linear.rounding, linear.input_scale});
-        append({op.out, {}, {activations}, IntegerLinearStep{activations, &weight, bias}}, needs,
-               domain);
-        return;
-      }
-      case InputRounding::kBfloat16: {
-        const int activations = rounded(linear.x);
-        append({op.out, {}, {activations}, WeightOnlyLinearStep{activations, &weight, bias}}, needs,
-               domain);
-        return;
-      }
+    check_order(linear.order.get(), linear.rounding, weight.columns);
+    if (linear.rounding == InputRounding::kNone) {
+      append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
+      return;
+    }
+    const int activations =
+        rounded(linear.x, {linear.rounding, linear.input_scale, linear.order.get()});
+    if (linear.rounding == InputRounding::kBfloat16) {
+      append({op.out, {}, {activations}, WeightOnlyLinearStep{activations, &weight, bias}}, needs,
+             domain);
+    } else {
+      append({op.out, {}, {activations}, IntegerLinearStep{activations, &weight, bias}}, needs,
+             domain);
     }
   }
 
@@ -222,6 +215,7 @@ class Planner : private StagePlanner {
       check_expert(*expert.gate, expert.gate_rounding, mixture.width(), made(mixture.x).width);
       check_expert(*expert.up, expert.up_rounding, mixture.width(), made(mixture.x).width);
       check_expert(*expert.down, expert.down_rounding, made(mixture.x).width, mixture.width());
+      check_orders(expert, mixture.width(), made(mixture.x).width);
     }
     expect_width(op.out, made(mixture.x).width);
   }
@@ -233,6 +227,25 @@ class Planner : private StagePlanner {
     }
     if (weight.is_float() != (rounding == InputRounding::kNone)) {
       throw std::invalid_argument("an expert's input is not rounded as its weight needs.");
+    }
+  }
+
+  // What gate or up reads as floats is in no order.
+  static void check_orders(const Expert& expert, int64_t inner, int64_t outer) {
+    const bool floats = expert.gate_rounding == InputRounding::kNone;
+    check_order(expert.input_order.get(), floats ? expert.up_rounding : expert.gate_rounding,
+                outer);
+    check_order(expert.inner_order.get(), expert.down_rounding, inner);
+  }
+
+  // An order decides where kernels read: every place of it must be a column.
+  static void check_order(const std::vector<int32_t>* order, InputRounding rounding,
+                          int64_t columns) {
+    if (!order) return;
+    const auto inside = [&](int32_t column) { return column >= 0 && column < columns; };
+    if (rounding == InputRounding::kNone || static_cast<int64_t>(order->size()) != columns ||
+        !std::all_of(order->begin(), order->end(), inside)) {
+      throw std::invalid_argument("the order of a matrix's inputs is not one of its columns.");
     }
   }
 
@@ -251,7 +264,11 @@ class Planner : private StagePlanner {
     int& value = inner[static_cast<int>(rounding)];
     if (value >= 0) return;
     const int64_t width = mixture.width();
-    const int64_t granule = granule_of(rounding, width);
+    const auto ordered = [&](const Expert& expert) {
+      return expert.down_rounding == rounding && expert.inner_order;
+    };
+    const bool any = std::any_of(mixture.experts.begin(), mixture.experts.end(), ordered);
+    const int64_t granule = any ? width : granule_of(rounding, width);
     value = new_choices(form_of(rounding), width, mixture.used);
     Step step{value, {}, {routes}, ExpertsGateStep{&mixture, routes, x, rounding}};
     for (const int input : x) {
@@ -295,26 +312,28 @@ class Planner : private StagePlanner {
     return value;
   }
 
-  int quantized(const QuantizeStep& step) {
-    for (const auto& [known, value] : quantized_) {
-      if (known.x == step.x && known.rounding == step.rounding && known.scale == step.scale) {
-        return value;
-      }
+  // The value that holds a buffer rounded so, made once for all linear layers that read it. Values
+  // are gathered where one unit has all columns.
+  int rounded(int x, const Rounding& how) {
+    for (const Rounded& known : rounded_) {
+      if (known.x == x && same(known.how, how)) return known.value;
     }
-    const int64_t width = width_in_runs(step.x);
-    const int value = new_value(Form::kActivations, width);
-    append({value, {step.x}, {}, step}, {width, granule_of(step.rounding, width)},
-           made(step.x).domain);
-    quantized_.emplace_back(step, value);
+    const int64_t width = width_in_runs(x);
+    const int64_t granule = how.order ? width : granule_of(how.kind, width);
+    const int value = new_value(form_of(how.kind), width);
+    if (how.kind == InputRounding::kBfloat16) {
+      append({value, {x}, {}, RoundStep{x, how}}, {width, granule}, made(x).domain);
+    } else {
+      append({value, {x}, {}, QuantizeStep{x, how}}, {width, granule}, made(x).domain);
+    }
+    rounded_.push_back({x, how, value});
     return value;
   }
 
-  int rounded(int x) {
-    if (rounded_[x] < 0) {
-      rounded_[x] = new_value(Form::kBfloats, width_in_runs(x));
-      append({rounded_[x], {x}, {}, RoundStep{x}}, {made(x).width, kGroup}, made(x).domain);
-    }
-    return rounded_[x];
+  static bool same(const Rounding& one, const Rounding& other) {
+    if (one.kind != other.kind || one.scale != other.scale) return false;
+    if (!one.order || !other.order) return one.order == other.order;
+    return *one.order == *other.order;
   }
 
   int64_t width_in_runs(int x) const {
@@ -334,9 +353,14 @@ class Planner : private StagePlanner {
     }
   }
 
-  std::vector<std::pair<QuantizeStep, int>> quantized_;  // and the values that they make
-  std::vector<int> rounded_;  // by buffer: the value that holds its rounding to bf16
-  std::vector<int> layers_;   // that have an attention op
+  struct Rounded {
+    int x;
+    Rounding how;
+    int value;
+  };
+
+  std::vector<Rounded> rounded_;  // buffers, and the values that hold them
+  std::vector<int> layers_;       // that have an attention op
 };
 
 }  // namespace

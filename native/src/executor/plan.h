@@ -15,12 +15,12 @@ namespace fewbit {
 // Rounds a buffer to int8, once for all linear layers that read it so.
 struct QuantizeStep {
   int x;
-  InputRounding rounding;
-  float scale;  // of kInt8Static
+  Rounding how;
 };
 // Rounds a buffer to bf16, once for all linear layers that read it so.
 struct RoundStep {
   int x;
+  Rounding how;
 };
 struct IntegerLinearStep {
   int activations;

@@ -52,9 +52,14 @@ constexpr bool is_int8(InputRounding rounding) {
   return rounding != InputRounding::kNone && rounding != InputRounding::kBfloat16;
 }
 
+// The order in which a matrix takes its inputs: column j of its codes multiplies input order[j].
+// Null where that is input j.
+using Order = std::shared_ptr<const std::vector<int32_t>>;
+
 struct Rounding {
   InputRounding kind;
-  float scale;  // of kInt8Static
+  float scale;                                  // of kInt8Static
+  const std::vector<int32_t>* order = nullptr;  // in which the values are taken; null for theirs
 };
 
 struct LinearOp {
@@ -63,6 +68,7 @@ struct LinearOp {
   Vector bias;  // empty where there is none
   InputRounding rounding = InputRounding::kNone;
   float input_scale = 0.0f;  // of kInt8Static
+  Order order;               // of integer weights
 };
 
 struct RopeOp {
@@ -94,6 +100,7 @@ struct Expert {
   Matrix gate, up, down;
   InputRounding gate_rounding, up_rounding, down_rounding;
   float input_scale, inner_scale;  // of kInt8Static, for gate and up and for down
+  Order input_order, inner_order;  // likewise, of integer weights
 };
 
 struct MixtureOp {

@@ -19,6 +19,21 @@ Activations runs_of_block(const Activations& all, int64_t start, int64_t begin, 
           all.centre16 + 2 * slot};
 }
 
+// Calls f(values, begin, end) for what a matrix reads in columns [begin, end): `x`, or where there
+// is an order its values gathered a piece at a time.
+template <class F>
+void in_order(const std::vector<int32_t>* order, const float* x, int64_t begin, int64_t end, F f) {
+  if (!order) return f(x, begin, end);
+  constexpr int64_t kPiece = 16 * kGroup;
+  alignas(64) float gathered[kPiece];
+  for (int64_t from = begin; from < end; from += kPiece) {
+    const int64_t to = std::min(from + kPiece, end);
+    for (int64_t column = from; column < to; ++column)
+      gathered[column - from] = x[(*order)[column]];
+    f(gathered, from, to);
+  }
+}
+
 }  // namespace
 
 StepRun::StepRun(Executor& executor, const StepInput& step)
@@ -218,21 +233,26 @@ void StepRun::run(const QuantizeStep& step, const Task& task) {
   const Activations all = activations(task.out, task);
   const int64_t first = task.region.column_begin;
   for_rows(task, [&](int64_t row) {
-    quantize_columns(all, {step.rounding, step.scale}, x.at(row, first), row - task.chunk.begin,
-                     first, task.region.column_end);
+    quantize_columns(all, step.how, x.at(row, first), row - task.chunk.begin, first,
+                     task.region.column_end);
   });
 }
 
-void StepRun::quantize_columns(const Activations& all, Rounding rounding, const float* x,
+void StepRun::quantize_columns(const Activations& all, const Rounding& rounding, const float* x,
                                int64_t row, int64_t begin, int64_t end) const {
   const int64_t in_block = row % kRowBlock;
-  const Activations part = runs_of_block(all, row - in_block, begin / kGroup, end / kGroup);
   const LinearKernels& kernels = executor_.linear_;
-  if (rounding.kind == InputRounding::kInt8Run) return kernels.quantize(x, part, in_block);
-  const float scale = rounding.kind == InputRounding::kInt8Static
-                          ? rounding.scale
-                          : kernels.scale_of_row(x, end - begin);
-  kernels.quantize_with(x, part, in_block, scale);
+  const float scale = rounding.kind == InputRounding::kInt8Row
+                          ? kernels.scale_of_row(x, end - begin)
+                          : rounding.scale;
+  in_order(rounding.order, x, begin, end, [&](const float* values, int64_t from, int64_t to) {
+    const Activations part = runs_of_block(all, row - in_block, from / kGroup, to / kGroup);
+    if (rounding.kind == InputRounding::kInt8Run) {
+      kernels.quantize(values, part, in_block);
+    } else {
+      kernels.quantize_with(values, part, in_block, scale);
+    }
+  });
 }
 
 void StepRun::run(const RoundStep& step, const Task& task) {
@@ -240,14 +260,17 @@ void StepRun::run(const RoundStep& step, const Task& task) {
   const BfloatActivations all = bfloats(task.out, task);
   const int64_t first = task.region.column_begin;
   for_rows(task, [&](int64_t row) {
-    round_columns(all, x.at(row, first), row - task.chunk.begin, first, task.region.column_end);
+    round_columns(all, step.how, x.at(row, first), row - task.chunk.begin, first,
+                  task.region.column_end);
   });
 }
 
-void StepRun::round_columns(const BfloatActivations& all, const float* x, int64_t row,
-                            int64_t begin, int64_t end) const {
-  executor_.weight_only_.round(x, end - begin, all.values + row * all.columns + begin,
-                               all.sums + row * all.halves() + begin / (kGroup / 2));
+void StepRun::round_columns(const BfloatActivations& all, const Rounding& rounding, const float* x,
+                            int64_t row, int64_t begin, int64_t end) const {
+  in_order(rounding.order, x, begin, end, [&](const float* values, int64_t from, int64_t to) {
+    executor_.weight_only_.round(values, to - from, all.values + row * all.columns + from,
+                                 all.sums + row * all.halves() + from / (kGroup / 2));
+  });
 }
 
 void StepRun::run(const IntegerLinearStep& step, const Task& task) {

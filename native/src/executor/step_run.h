@@ -93,11 +93,12 @@ class StepRun final : public Stages {
   void run(const ExpertsGateStep& step, const Task& task);
   void run(const ExpertsDownStep& step, const Task& task);
 
-  // Round columns [begin, end) of a row, x[0] being the first, into row `row` of the chunk's.
-  void quantize_columns(const Activations& all, Rounding rounding, const float* x, int64_t row,
-                        int64_t begin, int64_t end) const;
-  void round_columns(const BfloatActivations& all, const float* x, int64_t row, int64_t begin,
-                     int64_t end) const;
+  // Round columns [begin, end) of a row into row `row` of the chunk's. x[0] is the first of them,
+  // or where the rounding has an order the row's first, of which there are `end`.
+  void quantize_columns(const Activations& all, const Rounding& rounding, const float* x,
+                        int64_t row, int64_t begin, int64_t end) const;
+  void round_columns(const BfloatActivations& all, const Rounding& rounding, const float* x,
+                     int64_t row, int64_t begin, int64_t end) const;
   static Activations float_activations(float* values, int64_t rows, int64_t columns) {
     return {rows, columns, values, nullptr, nullptr, nullptr, nullptr, nullptr};
   }
@@ -108,8 +109,8 @@ class StepRun final : public Stages {
   Routes routes(int value, const Task& task) const;
   float* choices(int value) const;
   static Places places_in(const Routes& routes, size_t expert, const Task& task);
-  void round_choice(Rounding rounding, const float* x, int value, const Task& task, int64_t place,
-                    int64_t begin, int64_t end) const;
+  void round_choice(const Rounding& rounding, const float* x, int value, const Task& task,
+                    int64_t place, int64_t begin, int64_t end) const;
   void multiply_choices(const PackedMatrix& weight, InputRounding rounding, const ByRounding& x,
                         const Task& task, const Places& places, float* out, int64_t stride) const;
   void run_gate(const ExpertsGateStep& step, const Expert& expert, const Task& task,

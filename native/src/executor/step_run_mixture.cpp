@@ -48,14 +48,14 @@ void StepRun::run(const GatherStep& step, const Task& task) {
     const int64_t first = (row - task.chunk.begin) * routes.used;
     for (int64_t rank = 0; rank < routes.used; ++rank) {
       const Expert& expert = step.mixture->experts[routes.chosen[first + rank]];
-      round_choice({step.rounding, expert.input_scale}, x.at(row, 0), task.out, task,
-                   routes.places[first + rank], 0, width);
+      round_choice({step.rounding, expert.input_scale, expert.input_order.get()}, x.at(row, 0),
+                   task.out, task, routes.places[first + rank], 0, width);
     }
   });
 }
 
 // Rounds columns [begin, end) of a row into its place of a value that has a row for each choice.
-void StepRun::round_choice(Rounding rounding, const float* x, int value, const Task& task,
+void StepRun::round_choice(const Rounding& rounding, const float* x, int value, const Task& task,
                            int64_t place, int64_t begin, int64_t end) const {
   switch (rounding.kind) {
     case InputRounding::kNone:
@@ -68,7 +68,7 @@ void StepRun::round_choice(Rounding rounding, const float* x, int value, const T
       quantize_columns(activations(value, task), rounding, x, place, begin, end);
       return;
     case InputRounding::kBfloat16:
-      round_columns(bfloats(value, task), x, place, begin, end);
+      round_columns(bfloats(value, task), rounding, x, place, begin, end);
       return;
   }
 }
@@ -124,8 +124,8 @@ void StepRun::run_gate(const ExpertsGateStep& step, const Expert& expert, const 
                                                                       : executor_.ops_.gelu_gate;
   activate(gate, up, places.count() * columns, gate);
   for (int64_t i = 0; i < places.count(); ++i) {
-    round_choice({step.rounding, expert.inner_scale}, gate + i * columns, task.out, task,
-                 places.begin + i, begin, begin + columns);
+    round_choice({step.rounding, expert.inner_scale, expert.inner_order.get()}, gate + i * columns,
+                 task.out, task, places.begin + i, begin, begin + columns);
   }
 }
 

@@ -1,11 +1,12 @@
 """Artefacts: Hugging Face folders whose safetensors file also holds tensors in fewbit's formats.
 
 A tensor in f32, f16 or bf16 is stored under its own name. One in any other format is stored as
-`<name>.codes` (U8), and for formats with scales of their own `<name>.scales` (F16 or F32) and
-`<name>.zeros` (U8); the header's `__metadata__` maps its name to {"format": ..., "shape": [...]},
-with "activations": "bf16" (or another of `Activations`) where the layer's input is to be rounded
-otherwise than to int8 per 32 inputs, and with the "input_scale" that "int8-static" needs.
-`manifest.json` is written last, and the folder appears as a whole.
+`<name>.codes` (U8), and for formats with scales of their own `<name>.scales` (F16 or F32),
+`<name>.zeros` (U8) and, where columns lie in an order, `<name>.order` (I32); the header's
+`__metadata__` maps its name to {"format": ..., "shape": [...]}, with "activations": "bf16" (or
+another of `Activations`) where the layer's input is to be rounded otherwise than to int8 per 32
+inputs, and with the "input_scale" that "int8-static" needs. `manifest.json` is written last, and
+the folder appears as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from fewbit.checkpoint.safetensors_write import Part, plain_part, write_safetens
 from fewbit.checkpoint.strict_json import parse_object
 from fewbit.errors import BadFileError, FaultError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
-from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantTensor, ScaleType, is_ordered
 from fewbit.records.artefact import ArtefactConfig
 from fewbit.records.kernels import Activations
 from fewbit.records.loading import FileStamp
@@ -46,7 +47,7 @@ PLAIN = ArtefactConfig(format_version=FORMAT_VERSION)
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
-CODES, SCALES, ZEROS = ".codes", ".scales", ".zeros"
+CODES, SCALES, ZEROS, ORDER = ".codes", ".scales", ".zeros", ".order"
 
 
 def encoded_info(name: str, form: NumberFormat, shape: tuple[int, ...]) -> TensorInfo:
@@ -140,7 +141,9 @@ def _parts(info: TensorInfo) -> list[Part]:
     scales = form.scale_shape((rows, columns))
     kind = "F16" if form.scale_type is ScaleType.F16 else "F32"
     parts.append(Part(info.name + SCALES, kind, scales))
-    return parts if form.symmetric else [*parts, Part(info.name + ZEROS, "U8", scales)]
+    if not form.symmetric:
+        parts.append(Part(info.name + ZEROS, "U8", scales))
+    return [*parts, Part(info.name + ORDER, "I32", (columns,))] if is_ordered(form) else parts
 
 
 def _arrays(info: TensorInfo, tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -153,6 +156,8 @@ def _arrays(info: TensorInfo, tensor: QuantTensor) -> Iterator[tuple[str, NDArra
         yield info.name + SCALES, tensor.scales
     if tensor.zeros is not None:
         yield info.name + ZEROS, tensor.zeros
+    if tensor.order is not None:
+        yield info.name + ORDER, tensor.order
 
 
 class ArtefactCheckpoint(ClosedByWith):
@@ -206,7 +211,8 @@ class ArtefactCheckpoint(ClosedByWith):
             return self._file.read(name)
         found = {part.name: self._file.read(part.name).codes for part in _parts(info)}
         codes, zeros = found[name + CODES], found.get(name + ZEROS)
-        return QuantTensor(info.format, info.matrix_shape, codes, _scales(info, found), zeros)
+        scales = _scales(info, found)
+        return QuantTensor(info.format, info.matrix_shape, codes, scales, zeros, info.order)
 
     def release(self, name: str) -> None:
         """Let the system drop the tensor's pages."""
@@ -214,7 +220,7 @@ class ArtefactCheckpoint(ClosedByWith):
             self._file.release(part.name)
 
     def digest(self, name: str) -> str:
-        """Return the SHA-256 of codes, then scales, then zero points, hexadecimal."""
+        """Return the SHA-256 of codes, then scales, zero points and order, hexadecimal."""
         return self._file.digest(*(part.name for part in _parts(self._info(name))))
 
     def stamps(self) -> tuple[FileStamp, ...]:
@@ -272,11 +278,20 @@ def _read_infos(file: SafetensorsFile) -> dict[str, TensorInfo]:
         infos[name] = _encoded(file.path, name, text)
         for part in _parts(infos[name]):
             _check_part(file.path, part, left.pop(part.name, None))
+        if is_ordered(infos[name].format):
+            infos[name] = replace(infos[name], order=_order(file, name))
     for name, info in left.items():
         if info.format not in FLOATS or name in infos:
             raise _bad(file.path, name, f"is in {info.format.name} without a format of its own")
         infos[name] = info
     return infos
+
+
+def _order(file: SafetensorsFile, name: str) -> NDArray[np.int32]:
+    order = file.read(name + ORDER).codes.view("<i4").reshape(-1).astype(np.int32)
+    if not np.array_equal(np.sort(order), np.arange(len(order))):
+        raise _bad(file.path, name + ORDER, "does not have every column once")
+    return order
 
 
 def _encoded(path: Path, name: str, text: str) -> TensorInfo:

@@ -10,6 +10,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fewbit.checkpoint.gguf_types import MetadataType
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.records.kernels import Activations
@@ -31,6 +34,8 @@ class TensorInfo:
     """The calibrated scale of the layer's input, a float32 number; `Activations.STATIC` has one."""
     note: str = ""
     """In words: what `read` gives otherwise than it is stored, such as scales rounded to fp16."""
+    order: NDArray[np.int32] | None = field(default=None, compare=False)
+    """That of the columns, where the format has one: int32 [columns], as in `QuantTensor`."""
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -103,7 +108,7 @@ class Checkpoint(Protocol):
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a tensor's stored bytes, hexadecimal.
 
-        A tensor stored in several parts is hashed as codes, then scales, then zero points.
+        A tensor stored in several parts is hashed as codes, scales, zero points, then order.
         """
         ...
 

@@ -1,9 +1,11 @@
 """Weights that another tool packed, in our formats.
 
-Integer codes become a `QuantSpec` whose kernels run them. What no kernel reads (groups that are no
-runs of 32 inputs, rows that are no multiple of 32, scales beyond fp16) is decoded: to f16 where its
-scales are fp16, as the runtimes of such files do, otherwise to f32, exactly. The note of its
-`TensorInfo` says so, as it does where scales are rounded to fp16, as kernels have them.
+Integer codes become a `QuantSpec` whose kernels run them; where groups follow an order of the
+columns ("act-order"), codes are moved so that groups are runs, and the tensor keeps the order. What
+no kernel reads (groups of unequal size or of no multiple of 32 inputs, rows that are no multiple of
+32, scales beyond fp16) is decoded: to f16 where its scales are fp16, as the runtimes of such files
+do, otherwise to f32, exactly. The note of its `TensorInfo` says so, as it does where scales are
+rounded to fp16, as kernels have them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.errors import NumericalError
-from fewbit.formats.pack import unpack
+from fewbit.formats.pack import take_columns, unpack
 from fewbit.formats.registry import F16, F32, encode, encoded_bytes
 from fewbit.formats.spec import BlockSpec, Granularity, NumberFormat, QuantSpec, QuantTensor
 from fewbit.records.kernels import Activations
@@ -89,8 +91,9 @@ def integer_weight(weight: IntegerWeight) -> PackedWeight:
         weight.activations,
         weight.input_scale,
         "; ".join(filter(None, (*weight.notes, rounding))),
+        _order(weight) if spec.ordered else None,
     )
-    return PackedWeight(info, weight.parts, lambda: _as_stored(weight, spec))
+    return PackedWeight(info, weight.parts, lambda: _as_stored(weight, spec, info.order))
 
 
 def scale_rounding(scales: NDArray[np.floating]) -> str | None:
@@ -145,18 +148,28 @@ def checked_groups(
 
 def _spec(weight: IntegerWeight) -> QuantSpec | None:
     """Return the format whose groups are the weight's, or None where none has such groups."""
-    columns = weight.shape[1]
-    if weight.group_of is not None or columns % weight.groups:
+    columns, group_of = weight.shape[1], weight.group_of
+    if columns % weight.groups:
+        return None
+    size = columns // weight.groups
+    if group_of is not None and (np.bincount(group_of, minlength=weight.groups) != size).any():
         return None
     symmetric = weight.zeros is None
     if weight.groups == 1:
         return QuantSpec(weight.bits, Granularity.ROW, symmetric=symmetric)
-    return QuantSpec(weight.bits, Granularity.GROUP, columns // weight.groups, symmetric)
+    ordered = group_of is not None
+    return QuantSpec(weight.bits, Granularity.GROUP, size, symmetric, ordered=ordered)
+
+
+def _order(weight: IntegerWeight) -> NDArray[np.int32]:
+    """Return the columns by their groups, in a group ascending."""
+    assert weight.group_of is not None
+    return np.argsort(weight.group_of, kind="stable").astype(np.int32)
 
 
 def _no_kernel(weight: IntegerWeight, spec: NumberFormat | None) -> str | None:
     if spec is None:
-        return "its groups are no runs of inputs of equal length"
+        return "its groups are not equally many inputs each"
     outline = QuantTensor(spec, weight.shape, np.empty((weight.shape[0], 0), np.uint8))
     reason = obstacle(outline)
     return None if reason is None else f"no kernel runs {spec.name} as {reason}"
@@ -172,11 +185,16 @@ def _require_finite(name: str, scales: NDArray[np.floating]) -> None:
         )
 
 
-def _as_stored(weight: IntegerWeight, spec: QuantSpec) -> QuantTensor:
+def _as_stored(
+    weight: IntegerWeight, spec: QuantSpec, order: NDArray[np.int32] | None
+) -> QuantTensor:
+    codes = weight.codes()
+    if order is not None:
+        codes = take_columns(codes, weight.bits, order)
     with np.errstate(under="ignore"):
         scales = np.ascontiguousarray(weight.scales()).astype(np.float16, copy=False)
     zeros = None if weight.zeros is None else np.ascontiguousarray(weight.zeros())
-    return QuantTensor(spec, weight.shape, weight.codes(), scales, zeros)
+    return QuantTensor(spec, weight.shape, codes, scales, zeros, order)
 
 
 def _decoded(weight: IntegerWeight, reason: str, form: BlockSpec) -> PackedWeight:

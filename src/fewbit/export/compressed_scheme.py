@@ -78,10 +78,13 @@ class Scheme:
 
 
 def candidates(form: NumberFormat) -> Sequence[NumberFormat]:
-    """Return the formats of compressed-tensors for a matrix, the preferred first."""
+    """Return the formats of compressed-tensors for a matrix, the preferred first.
+
+    An order of columns is in none: the package has not read `weight_g_idx` since August 2026.
+    """
     if isinstance(form, QuantSpec):
         grouped = form.granularity in (Granularity.GROUP, Granularity.ROW)
-        return [form if grouped else replace(form, granularity=Granularity.ROW)]
+        return [form.laid_out if grouped else replace(form, granularity=Granularity.ROW)]
     if isinstance(form, Fp8Spec) or form == BLOCK_FORMATS["mxfp4"].spec:
         return [form]
     names = _NEAREST.get(form.name, _ELSE)

@@ -9,7 +9,7 @@ import numpy as np
 from fewbit.errors import UnsupportedError
 from fewbit.export.conversion import convert
 from fewbit.formats.registry import F32, encode
-from fewbit.formats.spec import NumberFormat
+from fewbit.formats.spec import NumberFormat, is_ordered
 from fewbit.keyed_random import Purpose
 
 _ROWS = 16
@@ -22,12 +22,16 @@ def expected_error(form: NumberFormat, other: NumberFormat, columns: int) -> flo
 
     A keyed sample of 16 rows is encoded in the first format and converted to the second, so formats
     that share a grid cost nothing. Of wide rows 2,048 columns are taken, which every group divides
-    that divides more. A format without an encoder counts as float32: its own grid is unknown.
+    that divides more. A format without an encoder counts as float32: its own grid is unknown. The
+    columns of a format that has an order of them lie in a random one.
     """
     key = np.array([0, Purpose.EXPORT], np.uint64)
     width = columns if columns < _WIDEST or columns % _WIDEST else _WIDEST
-    drawn = np.random.Generator(np.random.Philox(key=key)).standard_normal((_ROWS, width))
-    weights = (drawn * 0.02).astype(np.float32)
+    random = np.random.Generator(np.random.Philox(key=key))
+    weights = (random.standard_normal((_ROWS, width)) * 0.02).astype(np.float32)
+    if is_ordered(form):
+        order = random.permutation(width).astype(np.int32)
+        return convert(encode(weights, form.laid_out).in_order(order), other).relative_error
     try:
         before = encode(weights, form)
     except UnsupportedError:

@@ -1,6 +1,7 @@
 """GPTQ folders, for GPTQModel, vLLM, SGLang and transformers; version 1 or 2.
 
-What is stored is described in `checkpoint/gptq.py`, which reads it back. There is one group size,
+What is stored is described in `checkpoint/gptq.py`, which reads it back. An order of columns that
+the source has is kept (`desc_act`). There is one group size,
 the smallest of the model's (a longer group's scale is repeated), and zero points where any layer
 has them. Layers of other bits, and layers that stay floats, are named under `dynamic`.
 """
@@ -38,8 +39,9 @@ from fewbit.export.layers import (
 )
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
+from fewbit.formats.pack import take_columns
 from fewbit.formats.registry import FLOATS
-from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor
+from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor, is_ordered
 from fewbit.formats.words import dense_words, pack_across, to_words
 from fewbit.model.binding import is_vector
 from fewbit.model.weights import ModelSource
@@ -89,7 +91,8 @@ class GptqTarget:
         if near is None or info.matrix_shape[1] % WORD:
             kept = info.format if info.format in FLOATS else self.dtype
             return held(source, slot, stored, [kept])
-        holding = held(source, slot, stored, [_grid(near, layers)])
+        grid = replace(_grid(near, layers), ordered=is_ordered(info.format))
+        holding = held(source, slot, stored, [grid])
         return as_stored(holding, _parts("", holding.format, info.matrix_shape))
 
     def absent(self, source: ModelSource) -> tuple[AbsentTensor, ...]:
@@ -176,7 +179,7 @@ def _config(
         "bits": bits,
         "group_size": written_group(specs.values()) or -1,
         "sym": not isinstance(first, QuantSpec) or first.symmetric,
-        "desc_act": False,
+        "desc_act": any(map(is_ordered, specs.values())),
         "lm_head": False,
         "pack_dtype": "int32",
         "dynamic": _dynamic(source, formats, bits),
@@ -231,10 +234,15 @@ def _arrays(tensor: QuantTensor, module: str, label: str) -> Iterator[tuple[str,
     spec, inputs = tensor.spec, tensor.shape[1]
     assert isinstance(spec, QuantSpec)
     assert tensor.scales is not None
-    yield "qweight", to_words(tensor.codes, spec.bits, inputs).T
+    groups = np.arange(inputs, dtype=np.int32) // np.int32(spec.group_size or inputs)
+    codes = tensor.codes
+    if tensor.order is not None:  # both are stored by the matrix's own columns
+        codes = take_columns(codes, spec.bits, np.argsort(tensor.order))
+        groups = groups[np.argsort(tensor.order)]
+    yield "qweight", to_words(codes, spec.bits, inputs).T
     yield "qzeros", pack_across(_stored_zeros(tensor, spec, module, label), spec.bits)
     yield "scales", tensor.scales.T
-    yield "g_idx", np.arange(inputs, dtype=np.int32) // np.int32(spec.group_size or inputs)
+    yield "g_idx", groups
 
 
 def _stored_zeros(

@@ -11,6 +11,8 @@ storing it costs step size and nothing else: |x - x'| <= s / 2 plus what the ran
   range, so a group that is not zero never loses its scale or part of its range;
 * a scale whose range the scale type cannot hold is refused, and so is a value that is not finite.
 
+An order of columns comes with a file; encoding makes none.
+
 Codes are stored as q - spec.low, unsigned, so a symmetric code has the offset 2^(bits-1).
 """
 
@@ -33,8 +35,13 @@ def encode(x: NDArray[np.float32], spec: QuantSpec) -> QuantTensor:
 
     Raises:
         NumericalError: a value is not finite, or a group's range exceeds its scale type.
-        UsageError: the group size does not divide the columns.
+        UsageError: the group size does not divide the columns, or the format has an order of them.
     """
+    if spec.ordered:
+        raise UsageError(
+            f"Nothing is encoded as {spec.name}: an order of columns comes with a file whose "
+            f"method chose it; take {spec.laid_out.name}."
+        )
     scales, zeros = fit(x, spec)
     return encode_with(x, spec, scales, zeros)
 
@@ -86,6 +93,10 @@ def round_trip(
 
 def decode(tensor: QuantTensor) -> NDArray[np.float32]:
     """Return s (q - z), float32 [rows, columns]; the product is rounded once."""
+    if tensor.order is not None:
+        values = np.empty(tensor.shape, np.float32)
+        values[:, tensor.order] = decode(tensor.laid_out)
+        return values
     scales = tensor.scales
     assert scales is not None
     codes = integers(tensor).astype(np.float32).reshape(tensor.shape[0], scales.shape[1], -1)
@@ -93,7 +104,7 @@ def decode(tensor: QuantTensor) -> NDArray[np.float32]:
 
 
 def integers(tensor: QuantTensor) -> NDArray[np.int16]:
-    """Return the codes q, int16 [rows, columns], in [spec.low, spec.high]."""
+    """Return the codes q as they lie, int16 [rows, columns], in [spec.low, spec.high]."""
     assert isinstance(tensor.spec, QuantSpec)
     codes = unpack(tensor.codes, tensor.spec.bits, tensor.shape[1])
     signed: NDArray[np.int16] = codes.astype(np.int16) + np.int16(tensor.spec.low)

@@ -23,7 +23,7 @@ CENTRE = np.float32(7.53125)
 def has_halves(form: NumberFormat) -> bool:
     """Return whether a format has symmetric codes of 8 bits, which can be read in halves."""
     if isinstance(form, QuantSpec):
-        return form.bits == 8 and form.symmetric
+        return form.bits == 8 and form.symmetric and not form.ordered
     return isinstance(form, BlockSpec) and form.name == "q8_0"
 
 

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 _RUN = 8
 """Codes packed at once: eight codes of b bits fill exactly b bytes, and at most one uint64."""
+_PIECE = 1 << 18
+"""Codes taken in another order at once: their unpacked bytes stay in the cache."""
 
 
 def packed_bytes(columns: int, bits: int) -> int:
@@ -53,6 +55,21 @@ def unpack(packed: NDArray[np.uint8], bits: int, columns: int) -> NDArray[np.uin
     words = octets.view("<u8").astype(np.uint64, copy=False)
     codes = (words >> _shifts(bits)) & np.uint64((1 << bits) - 1)
     return codes.astype(np.uint8).reshape(rows, runs * _RUN)[:, :columns]
+
+
+def take_columns(
+    packed: NDArray[np.uint8], bits: int, order: NDArray[np.integer]
+) -> NDArray[np.uint8]:
+    """Return packed rows whose column j is column order[j]; `order` is [columns], of all of them.
+
+    `packed` is uint8 [rows, ceil(columns * bits / 8)].
+    """
+    taken = np.empty_like(packed)
+    step = max(1, _PIECE // len(order))
+    for start in range(0, len(packed), step):
+        rows = slice(start, start + step)
+        taken[rows] = pack(np.take(unpack(packed[rows], bits, len(order)), order, axis=1), bits)
+    return taken
 
 
 def _shifts(bits: int) -> NDArray[np.uint64]:

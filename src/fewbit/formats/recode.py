@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fewbit.errors import FewbitError, NumericalError
 from fewbit.formats.grid import Grid, GridLayout, Offset, ScaleStorage, join, layout, split
 from fewbit.formats.registry import F32, FLOATS, decode, encode
-from fewbit.formats.spec import Granularity, NumberFormat, QuantSpec, QuantTensor
+from fewbit.formats.spec import Granularity, NumberFormat, QuantSpec, QuantTensor, is_ordered
 
 _SCALE_ORDER = (ScaleStorage.F16, ScaleStorage.F32)
 
@@ -26,10 +26,12 @@ def holds(form: NumberFormat, other: NumberFormat, columns: int) -> bool:
 
     A float holds narrower floats only: integers turned into floats are no longer in a format of
     their kind. What depends on a tensor's values (an fp16 scale beyond the range of another type)
-    counts as not held.
+    counts as not held. An order of columns is held by formats with an order alone.
     """
     if form == other:
         return True
+    if is_ordered(form) and is_ordered(other):
+        return holds(form.laid_out, other.laid_out, columns)
     if form in FLOATS or other in FLOATS:
         return form == F32 and other in FLOATS
     pair = _layouts(form, other, columns)
@@ -38,6 +40,8 @@ def holds(form: NumberFormat, other: NumberFormat, columns: int) -> bool:
 
 def keeps_codes(form: NumberFormat, other: NumberFormat, columns: int) -> bool:
     """Return whether only scales are rounded on the way from `other` to `form`."""
+    if is_ordered(form) and is_ordered(other):
+        return keeps_codes(form.laid_out, other.laid_out, columns)
     pair = _layouts(form, other, columns)
     return pair is not None and _same_codes(*pair)
 
@@ -55,6 +59,8 @@ def recode(tensor: QuantTensor, form: NumberFormat) -> QuantTensor:
     """
     if tensor.spec == form:
         return tensor
+    if is_ordered(form) and tensor.order is not None:
+        return recode(tensor.laid_out, form.laid_out).in_order(tensor.order)
     if form in FLOATS:
         return encode(decode(tensor), form)
     codes, grid = split(_per_row(tensor))

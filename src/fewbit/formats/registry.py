@@ -22,6 +22,7 @@ from fewbit.formats.spec import (
     QuantSpec,
     QuantTensor,
     ScaleType,
+    is_ordered,
 )
 
 _Decode = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
@@ -116,7 +117,7 @@ ENCODABLE = tuple(f.spec.name for f in _TABLE if f.encode is not None or f.searc
 
 _AFFINE = re.compile(
     r"int(?P<bits>[0-9]+)-(?:g(?P<group>[0-9]{1,9})|(?P<where>tensor|row|channel))"
-    r"(?P<asymmetric>-asym)?(?P<f32>-f32)?"
+    r"(?P<asymmetric>-asym)?(?P<f32>-f32)?(?P<order>-order)?"
 )
 _SCALED_HELP = (
     "int<2..8>-<g32|row|channel|tensor>[-asym][-f32], such as int4-g32, fp8_e4m3-<row|tensor>"
@@ -155,11 +156,12 @@ def parse_format(name: str) -> NumberFormat:
         group_size=int(group) if group else None,
         symmetric=match["asymmetric"] is None,
         scale_type=ScaleType.F32 if match["f32"] else ScaleType.F16,
+        ordered=match["order"] is not None,
     )
 
 
 def encoded_bytes(form: NumberFormat, shape: tuple[int, int]) -> int:
-    """Return the bytes of codes, scales and zero points of a matrix [rows, columns].
+    """Return the bytes of codes, scales, zero points and order of a matrix [rows, columns].
 
     Raises:
         UsageError: the columns do not divide into the format's groups or blocks.
@@ -170,7 +172,8 @@ def encoded_bytes(form: NumberFormat, shape: tuple[int, int]) -> int:
         return codes
     scale_rows, scale_columns = form.scale_shape(shape)
     scale_bytes = (2 if form.scale_type is ScaleType.F16 else 4) + (0 if form.symmetric else 1)
-    return codes + scale_rows * scale_columns * scale_bytes
+    order = 4 * columns if is_ordered(form) else 0
+    return codes + scale_rows * scale_columns * scale_bytes + order
 
 
 def decode(tensor: QuantTensor) -> NDArray[np.float32]:

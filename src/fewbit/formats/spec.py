@@ -14,9 +14,9 @@ Three kinds of format exist:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,12 @@ class QuantSpec:
     Symmetric codes are signed, in [-2^(bits-1), 2^(bits-1) - 1], with z = 0; asymmetric codes are
     unsigned, in [0, 2^bits - 1], with an integer z in the same range.
 
+    Where it is `ordered`, groups are consecutive in an order of the columns that belongs to the
+    tensor ("act-order" of GPTQ: columns were quantized by importance).
+
     Raises:
-        UsageError: bits outside 2..8, or a group size where none belongs or that is missing.
+        UsageError: bits outside 2..8, a group size where none belongs or that is missing, or an
+            order without groups.
     """
 
     bits: int
@@ -61,6 +65,7 @@ class QuantSpec:
     group_size: int | None = None
     symmetric: bool = True
     scale_type: ScaleType = ScaleType.F16
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if not 2 <= self.bits <= 8:
@@ -72,6 +77,11 @@ class QuantSpec:
             )
         if self.group_size is not None and self.group_size < 1:
             raise UsageError(f"group_size is {self.group_size}; it must be at least 1.")
+        if self.ordered and self.granularity is not Granularity.GROUP:
+            raise UsageError(
+                f"The granularity is '{self.granularity.value}' with an order of columns, which "
+                "only groups have; leave the order out."
+            )
 
     @property
     def low(self) -> int:
@@ -87,12 +97,18 @@ class QuantSpec:
     def name(self) -> str:
         """A short name such as `int4-g32`, `int4-g32-asym`, `int8-row`, `int8-row-f32`.
 
-        `-f32` is the type of the scales; `registry.parse_format` undoes a name.
+        `-f32` is the type of the scales, `-order` an order of columns; `registry.parse_format`
+        undoes a name.
         """
         where = f"g{self.group_size}" if self.group_size else self.granularity.value
         zero = "" if self.symmetric else "-asym"
         scales = "" if self.scale_type is ScaleType.F16 else "-f32"
-        return f"int{self.bits}-{where}{zero}{scales}"
+        return f"int{self.bits}-{where}{zero}{scales}{'-order' if self.ordered else ''}"
+
+    @property
+    def laid_out(self) -> QuantSpec:
+        """The format of the codes as they lie, whatever column each belongs to."""
+        return replace(self, ordered=False) if self.ordered else self
 
     @property
     def rows_independent(self) -> bool:
@@ -127,12 +143,13 @@ class QuantSpec:
         return packed_bytes(columns, self.bits)
 
     def bits_per_weight(self, shape: tuple[int, int]) -> float:
-        """Return the stored bits of codes, scales and zero points over the elements."""
+        """Return the stored bits of codes, scales, zero points and order over the elements."""
         rows, columns = shape
         scales = int(np.prod(self.scale_shape(shape)))
         scale_bits = 16 if self.scale_type is ScaleType.F16 else 32
         zero_bits = 0 if self.symmetric else 8
-        return self.bits + scales * (scale_bits + zero_bits) / (rows * columns)
+        order_bits = 32 / rows if self.ordered else 0
+        return self.bits + scales * (scale_bits + zero_bits) / (rows * columns) + order_bits
 
 
 @dataclass(frozen=True)
@@ -222,13 +239,19 @@ class Fp8Spec:
 NumberFormat: TypeAlias = QuantSpec | BlockSpec | Fp8Spec
 
 
+def is_ordered(form: NumberFormat) -> TypeGuard[QuantSpec]:
+    """Return whether a format's tensors have an order of columns."""
+    return isinstance(form, QuantSpec) and form.ordered
+
+
 @dataclass(frozen=True, eq=False)
 class QuantTensor:
     """A matrix (or vector, shape (1, n)) in a number format.
 
     `QuantSpec`: `codes` uint8 [rows, ceil(columns * bits / 8)], the values q - spec.low packed by
     `pack`; `scales` float16 or float32 in `spec.scale_shape`; `zeros` uint8 in the same shape, or
-    None when symmetric.
+    None when symmetric; `order` int32 [columns], the column of the matrix that each column of
+    codes belongs to, or None where the format has no order.
     `BlockSpec`: `codes` uint8 [rows, row_bytes], the GGUF bytes; no scales, no zeros.
     `Fp8Spec`: `codes` uint8 [rows, columns], the bytes of the floats; `scales` float32 in
     `spec.scale_shape`; no zeros.
@@ -240,12 +263,27 @@ class QuantTensor:
     codes: NDArray[np.uint8]
     scales: NDArray[np.floating] | None = None
     zeros: NDArray[np.uint8] | None = None
+    order: NDArray[np.int32] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes, scales and zero points together."""
-        parts = (self.codes, self.scales, self.zeros)
+        """Bytes of codes, scales, zero points and order together."""
+        parts = (self.codes, self.scales, self.zeros, self.order)
         return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def laid_out(self) -> QuantTensor:
+        """The codes as they lie, as a tensor without an order: its columns are permuted."""
+        if self.order is None:
+            return self
+        assert isinstance(self.spec, QuantSpec)
+        return replace(self, spec=self.spec.laid_out, order=None)
+
+    def in_order(self, order: NDArray[np.int32]) -> QuantTensor:
+        """Undo `laid_out`: return the tensor whose columns lie in this order, int32 [columns]."""
+        assert isinstance(self.spec, QuantSpec)
+        assert self.order is None
+        return replace(self, spec=replace(self.spec, ordered=True), order=order)
 
     def take_rows(self, rows: slice | NDArray[np.integer]) -> QuantTensor:
         """Return chosen rows in the order given; codes, scales and zero points move together.
@@ -260,11 +298,12 @@ class QuantTensor:
             codes,
             self.scales[rows] if per_row and self.scales is not None else self.scales,
             self.zeros[rows] if per_row and self.zeros is not None else self.zeros,
+            self.order,
         )
 
 
 def join_rows(pieces: list[QuantTensor]) -> QuantTensor:
-    """Return the rows of all pieces, whose scales belong to rows."""
+    """Return the rows of all pieces, whose scales belong to rows and whose columns lie alike."""
     first = pieces[0]
     if len(pieces) == 1:
         return first
@@ -276,13 +315,14 @@ def join_rows(pieces: list[QuantTensor]) -> QuantTensor:
         np.concatenate([piece.codes for piece in pieces]),
         np.concatenate(scales) if scales else None,
         np.concatenate(zeros) if zeros else None,
+        first.order,
     )
 
 
 def digest(tensor: QuantTensor) -> str:
-    """Return the SHA-256 of codes, scales and zero points, one after the other, hexadecimal."""
+    """Return the SHA-256 of codes, scales, zero points and order, in turn, hexadecimal."""
     running = hashlib.sha256()
-    for part in (tensor.codes, tensor.scales, tensor.zeros):
+    for part in (tensor.codes, tensor.scales, tensor.zeros, tensor.order):
         if part is not None:
             running.update(np.ascontiguousarray(part).data)
     return running.hexdigest()

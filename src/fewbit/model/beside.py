@@ -164,12 +164,15 @@ def _bound(
     packed = {}
     if isinstance(target, NativeExecutor):
         packed = {slot: target.matrices[_own(runner, slot)] for slot in kernels}
+    orders = runner.binding.orders
+    own = {slot: _own(runner, slot) for slot in kernels}
     return Binding(
         program,
         _Tensors(runner, changed),
         kernels,
         lambda slot: runner.binding.release(_own(runner, slot)),
         packed,
+        {slot: orders[name] for slot, name in own.items() if name in orders},
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from fewbit.errors import KernelError
 from fewbit.formats.spec import QuantTensor
@@ -26,17 +28,21 @@ def bind(source: ModelSource, program: Program, choose: Choose) -> Binding:
             once.
     """
     kernels: dict[Slot, KernelRecord] = {}
+    orders: dict[Slot, NDArray[np.int32]] = {}
     refused: dict[str, list[str]] = {}
     for slot in program.slots():
         if is_vector(slot):
             continue
+        outline = source.outline(slot)
+        if outline.order is not None:
+            orders[slot] = outline.order
         try:
-            kernels[slot] = _noted(choose(slot, source.outline(slot)), source.note(slot))
+            kernels[slot] = _noted(choose(slot, outline), source.note(slot))
         except KernelError as error:
             refused.setdefault(str(error).replace(slot, "", 1), []).append(str(error))
     if refused:
         raise KernelError(" ".join(same[0] + _more(len(same) - 1) for same in refused.values()))
-    return Binding(program, _LazyTensors(source), kernels, source.release)
+    return Binding(program, _LazyTensors(source), kernels, source.release, orders=orders)
 
 
 def is_vector(slot: Slot) -> bool:

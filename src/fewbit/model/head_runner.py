@@ -149,7 +149,10 @@ class _Weights:
                 s: self.target.binding.tensors[self._theirs(s)] for s in slots if s not in own
             }
         kernels = {s: self._kernel(s, tensors) for s in slots if not is_vector(s)}
-        return Binding(program, tensors, kernels, packed=packed)
+        orders = self.target.binding.orders
+        named = {s: self._theirs(s) for s in kernels if s not in own}
+        orders = {s: orders[theirs] for s, theirs in named.items() if theirs in orders}
+        return Binding(program, tensors, kernels, packed=packed, orders=orders)
 
     def _theirs(self, slot: Slot) -> Slot:
         """Return the target's slot that stands in for one that the head does not have."""

@@ -82,10 +82,11 @@ class ModelSource:
         return _shift(tensor, stored.offset) if stored.offset else tensor
 
     def outline(self, slot: Slot) -> QuantTensor:
-        """Return a slot's tensor without its bytes: format and shape, with codes [rows, 0]."""
+        """Return a slot's tensor without its bytes: codes are [rows, 0]."""
         info = self.info(slot)
         rows, columns = info.matrix_shape
-        return QuantTensor(info.format, (rows, columns), np.empty((rows, 0), np.uint8))
+        codes = np.empty((rows, 0), np.uint8)
+        return QuantTensor(info.format, (rows, columns), codes, order=info.order)
 
     def activations(self, slot: Slot) -> Activations:
         """Return how the input of a slot's layer is to be rounded, where the format asks it."""

@@ -45,6 +45,8 @@ class KernelRecord(Record, frozen=True):
     """Bytes of the weights as the kernel reads them."""
     input_scale: float | None = None
     """The scale of `int8-static`; None with other activations."""
+    gathered: bool = False
+    """Whether inputs are taken in the order of the matrix's columns before they are rounded."""
     note: str = ""
     """What differs, in words; empty where the format is run as stored."""
     rejected: tuple[RejectedKernel, ...] = ()

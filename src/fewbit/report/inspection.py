@@ -13,6 +13,7 @@ from fewbit.records.figures import size
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.model import FormatShare, Inspection
 from fewbit.records.tokens import TokenizerRecord, TokenRecord
+from fewbit.report.kernels import GATHERED
 
 
 def print_inspection(inspection: Inspection, console: Console) -> None:
@@ -111,7 +112,8 @@ def _kernels(kernels: Iterable[KernelRecord]) -> Table:
     table.add_column("note", justify="left")
     for (kernel, form, activations, note), group in groups.items():
         total = size(sum(record.bytes for record in group))
-        table.add_row(kernel, str(len(group)), total, form, activations, escape(note))
+        said = "; ".join(filter(None, (GATHERED if group[0].gathered else "", note)))
+        table.add_row(kernel, str(len(group)), total, form, activations, escape(said))
     return table
 
 

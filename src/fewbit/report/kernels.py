@@ -12,6 +12,9 @@ from rich.table import Table
 from fewbit.records.figures import size
 from fewbit.records.kernels import KernelPlan, KernelRecord
 
+GATHERED = "takes its inputs in the order of the file's columns (act-order)"
+"""Of a matrix in a format with an order."""
+
 
 def print_kernels(plan: KernelPlan, console: Console) -> None:
     """Print a line for each group of equal layers, then why other kernels were not taken."""
@@ -35,6 +38,8 @@ def _layers(kernels: Iterable[KernelRecord]) -> Table:
     for (matrix, form, kernel, note), group in groups.items():
         layers = {layer for r in group if (layer := place_of(r.slot)[1]) is not None}
         table.add_row(matrix, ranges(sorted(layers)), str(len(group)), form, kernel, _size(group))
+        if group[0].gathered:
+            table.add_row("", "", "", "", f"[dim]{GATHERED}[/]")
         if note:
             table.add_row("", "", "", "", f"[yellow]{escape(note)}[/]")
     everything = [record for group in groups.values() for record in group]

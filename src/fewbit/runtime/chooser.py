@@ -15,7 +15,7 @@ import msgspec
 
 from fewbit._native import available_isas
 from fewbit.errors import KernelError
-from fewbit.formats.spec import QuantTensor
+from fewbit.formats.spec import QuantTensor, is_ordered
 from fewbit.program import Slot
 from fewbit.records.kernels import Activations, KernelRecord, RejectedKernel
 from fewbit.runtime.pack import (
@@ -193,6 +193,7 @@ def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecor
         activations=taken.family.rounding,
         bytes=size_of(form, tensor.shape),
         input_scale=wanted.input_scale if taken.family.rounding == _STATIC else None,
+        gathered=is_ordered(tensor.spec),
         note=form.note,
         rejected=tuple(_rejected(candidates, taken)),
     )

@@ -39,6 +39,12 @@ class Binding:
     release: Callable[[Slot], None] = keep
     packed: Mapping[Slot, PackedMatrix] = field(default_factory=dict)
     """Matrices that are packed already; `tensors` is not asked for them."""
+    orders: Mapping[Slot, NDArray[np.int32]] = field(default_factory=dict)
+    """Of matrices whose columns lie in an order: that order, as in `QuantTensor`."""
+
+    def order(self, slot: Slot) -> NDArray[np.int32] | None:
+        """Return the order of a matrix's columns; None where it has none."""
+        return self.orders[slot] if slot in self.orders else self.tensors[slot].order
 
 
 class Executor(Protocol):

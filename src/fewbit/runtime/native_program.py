@@ -52,6 +52,7 @@ class ProgramWriter:
         self._threads = threads
         self._arena = PackedArena()
         self.matrices: dict[Slot, PackedMatrix] = dict(binding.packed)
+        self.orders: dict[Slot, NDArray[np.int32]] = dict(binding.orders)
         self.program = _native.Program(
             program.layers, program.vocabulary, program.context, program.cache_type.value
         )
@@ -76,6 +77,8 @@ class ProgramWriter:
             layout = layout_of(self._binding.kernels[slot].kernel)
             tensor = self._binding.tensors[slot]
             self.matrices[slot] = pack(tensor, self._threads, self._arena, layout)
+            if tensor.order is not None:
+                self.orders[slot] = tensor.order
             self._binding.release(slot)
         return self.matrices[slot]
 
@@ -90,6 +93,11 @@ class ProgramWriter:
 
     @_write.register
     def _(self, op: Embed, out: int) -> None:
+        if self._binding.kernels[op.weight].gathered:
+            raise KernelError(
+                f"No kernel takes rows of '{op.weight}', a table whose columns lie in an order of "
+                "their own; requantize the model, or export it to hf and run that."
+            )
         self.program.embed(out, self._matrix(op.weight), op.scale)
 
     @_write.register
@@ -105,9 +113,14 @@ class ProgramWriter:
     def _(self, op: Linear, out: int) -> None:
         bias = None if op.bias is None else self._vector(op.bias)
         kernel = self._binding.kernels[op.weight]
-        weight = self._matrix(op.weight)
         self.program.linear(
-            out, self.buffers[op.x], weight, bias, kernel.activations, kernel.input_scale or 0.0
+            out,
+            self.buffers[op.x],
+            self._matrix(op.weight),
+            bias,
+            kernel.activations,
+            kernel.input_scale or 0.0,
+            self._order(op.weight),
         )
 
     @_write.register
@@ -157,6 +170,8 @@ class ProgramWriter:
                 rounding(expert.down),
                 self._shared_scale(expert.gate, expert.up),
                 kernels[expert.down].input_scale or 0.0,
+                self._shared_order(expert.gate, expert.up),
+                self._order(expert.down),
             )
             for expert in op.experts
         ]
@@ -180,6 +195,25 @@ class ProgramWriter:
             )
         return scales.pop() or 0.0 if scales else 0.0
 
+    def _shared_order(self, gate: Slot, up: Slot) -> NDArray[np.int32] | None:
+        """Return the order in which two matrices of an expert take the input that both read."""
+        kernels = self._binding.kernels
+        integers = [slot for slot in (gate, up) if kernels[slot].activations != "f32"]
+        orders = [self._order(slot) for slot in integers]
+        if any(not _same(orders[0], order) for order in orders):
+            raise KernelError(
+                f"'{gate}' and '{up}' read one input, but their columns lie in different orders; "
+                "requantize the model, or export it to hf and run that."
+            )
+        return orders[0] if orders else None
+
+    def _order(self, slot: Slot) -> NDArray[np.int32] | None:
+        if not self._binding.kernels[slot].gathered:
+            return None
+        if slot not in self.orders:
+            raise FaultError(f"The matrix of '{slot}' has an order of columns that was not given.")
+        return np.ascontiguousarray(self.orders[slot], np.int32)
+
     @_write.register
     def _(self, op: Add, out: int) -> None:
         self.program.add(out, self.buffers[op.x], self.buffers[op.y])
@@ -191,3 +225,9 @@ class ProgramWriter:
     @_write.register
     def _(self, op: Softcap, out: int) -> None:
         self.program.softcap(out, self.buffers[op.x], op.cap)
+
+
+def _same(one: NDArray[np.int32] | None, other: NDArray[np.int32] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)

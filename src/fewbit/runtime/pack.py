@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from fewbit._native import PackedArena, PackedMatrix, packed_bytes
 from fewbit.errors import KernelError
 from fewbit.formats.fp8 import require_numbers
+from fewbit.formats.nested import has_halves
 from fewbit.formats.registry import DEQUANTIZED, decode_rows
 from fewbit.formats.spec import Fp8Spec, Granularity, QuantSpec, QuantTensor, ScaleType
 
@@ -108,7 +109,7 @@ def packed_form(tensor: QuantTensor, layout: Layout = Layout.PLAIN) -> PackedFor
     if reason is not None:
         raise KernelError(f"A tensor of format {tensor.spec.name} cannot be packed: {reason}.")
     form = _plain_form(tensor)
-    if layout is Layout.NESTED and form.weights.startswith(_EIGHT_BITS):
+    if layout is Layout.NESTED and has_halves(tensor.spec):
         weights = form.weights.replace(_EIGHT_BITS, _NESTED, 1)
         return replace(form, weights=weights, layout=layout)
     return form

@@ -25,7 +25,7 @@ from fewbit.formats.activations import (
 )
 from fewbit.formats.floats import decode_bf16, encode_bf16
 from fewbit.formats.registry import decode, is_integer
-from fewbit.formats.spec import QuantTensor
+from fewbit.formats.spec import QuantTensor, is_ordered
 from fewbit.program import (
     Activation,
     Add,
@@ -198,6 +198,7 @@ def choose_reference(
         activations="f32" if exact else rounding_of(activations),
         bytes=rows * columns * 4,
         input_scale=input_scale if static else None,
+        gathered=is_ordered(tensor.spec),
     )
 
 
@@ -359,8 +360,11 @@ class ReferenceExecutor:
         return softcap(buffers[op.x], op.cap)
 
     def _linear(self, x: Floats, slot: Slot, bias: Floats | None = None) -> Floats:
-        kernel = self._binding.kernels[slot]
-        return linear(x, self._weight(slot), bias, kernel.activations, kernel.input_scale)
+        kernel, weight = self._binding.kernels[slot], self._weight(slot)
+        if kernel.gathered:  # which runs of 32 inputs share a scale depends on the order
+            order = self._binding.order(slot)
+            x, weight = x[:, order], weight[:, order]
+        return linear(x, weight, bias, kernel.activations, kernel.input_scale)
 
     def _expert(self, expert: Expert, x: Floats, activation: Activation) -> Floats:
         gate, up = self._linear(x, expert.gate), self._linear(x, expert.up)

@@ -140,8 +140,8 @@ class Segment:
         self._embeds = [op for op in self.slice.ops if isinstance(op, Embed)]
         self._given = (*self.slice.reads, *(op.out for op in self._embeds))
         part = _part_of(binding, self.slice)
-        packed = ProgramWriter(part, (), self._pool.size, self._given).matrices
-        self._binding = replace(part, packed=packed)
+        writer = ProgramWriter(part, (), self._pool.size, self._given)
+        self._binding = replace(part, packed=writer.matrices, orders=writer.orders)
         self._prepared: _Prepared | None = None
 
     def run(

@@ -181,7 +181,13 @@ def _row_places(
 def _scales_and_codes(
     stored: QuantTensor, squares: NDArray[np.float64], errors: NDArray[np.float64], start: int
 ) -> dict[str, tuple[Places, int]]:
-    """Look at scales that are zero or not finite, and at groups whose codes all lie at an end."""
+    """Look at scales that are zero or not finite, and at groups whose codes all lie at an end.
+
+    Where columns lie in an order, a place is named by where its codes lie.
+    """
+    if stored.order is not None:
+        order = stored.order
+        stored, squares, errors = stored.laid_out, squares[:, order], errors[:, order]
     if not _has_grid(stored):
         scales = stored.scales
         if scales is None:
@@ -305,7 +311,7 @@ def _has_grid(tensor: QuantTensor) -> bool:
 def layout_of(tensor: QuantTensor) -> GridLayout | None:
     """Return the grid of a matrix's format; None where it has none with scales per row or group."""
     try:
-        return layout(tensor.spec, tensor.shape[1])
+        return layout(tensor.laid_out.spec, tensor.shape[1])
     except UnsupportedError:
         return None
 

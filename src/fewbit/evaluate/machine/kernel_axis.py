@@ -17,6 +17,7 @@ from fewbit.evaluate.arms import PAIR, Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.machine.work import weight_bytes
 from fewbit.formats.registry import FLOATS, encoded_bytes, parse_format
+from fewbit.formats.spec import is_ordered
 from fewbit.model.decoder import slot_shapes
 from fewbit.model.runner import Runner
 from fewbit.program import Slot
@@ -204,7 +205,9 @@ def _format_bytes(runner: Runner) -> dict[Slot, int]:
     for kernel in runner.kernels:
         rows, columns = shapes[kernel.slot]
         tiles = -(-rows // TILE_ROWS) * TILE_ROWS
-        found[kernel.slot] = encoded_bytes(parse_format(kernel.format), (tiles, columns))
+        form = parse_format(kernel.format)
+        read = form.laid_out if is_ordered(form) else form  # an order is no part of the weights
+        found[kernel.slot] = encoded_bytes(read, (tiles, columns))
     return found
 
 

@@ -75,10 +75,10 @@ def layout(form: NumberFormat, columns: int) -> GridLayout:
 
     Raises:
         UnsupportedError: the format has no grid of scaled levels per row (floats, fp8, scales per
-            tensor or channel, GGUF types without a decoder).
+            tensor or channel, an order of columns, GGUF types without a decoder).
         UsageError: the columns do not divide into the format's groups or blocks.
     """
-    if isinstance(form, QuantSpec) and form.rows_independent:
+    if isinstance(form, QuantSpec) and form.rows_independent and not form.ordered:
         return _affine(form, columns)
     if isinstance(form, BlockSpec) and form.name in _BLOCKS:
         form.row_bytes(columns)
