@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,27 @@ def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="absent"):
         write_bytes(tmp_path / "absent" / "model", b"")
+
+
+def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path) -> None:
+    """As `--json >(jq .)` and, for a root that would replace it, `--json /dev/null`."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as reader:
+        write_bytes(path, b"new")
+        assert reader.communicate()[0] == b"new"
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_behind_a_link_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    path = tmp_path / "real" / "model"
+    path.write_bytes(b"old")
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    write_bytes(link, b"new")
+    assert (path.read_bytes(), link.readlink()) == (b"new", path)
 
 
 def test_the_mode_follows_the_umask(tmp_path: Path) -> None:

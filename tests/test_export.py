@@ -111,6 +111,12 @@ def test_an_existing_output_is_left_alone(tmp_path):
     assert [p.name for p in out.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize("to", ["hf", "gguf"])
+def test_a_name_that_cannot_be_is_refused(tmp_path, to):
+    with pytest.raises(OutputError, match="File name too long"):
+        exported(folder(tmp_path), tmp_path / ("n" * 300), to)
+
+
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_target_holds_nothing_of_a_model(tmp_path, to):
     """Planning another model between a plan and its writing changes nothing."""

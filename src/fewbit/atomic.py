@@ -24,11 +24,18 @@ _OLD = ".old"
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that takes the place of `path` when the block ends without an error.
 
-    Until then `path` keeps its old content; when the block raises, the new bytes are removed.
+    Until then `path` keeps its old content; when the block raises, the new bytes are removed. Of a
+    link the file behind it is replaced. A pipe or a device has no old content and no successor: it
+    is written into.
 
     Raises:
         OutputError: the folder does not exist or cannot be written, or the disk is full.
     """
+    if is_stream(path):
+        with _written_into(path) as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))
     try:
         descriptor, name = tempfile.mkstemp(_PARTIAL, f".{path.name}.", path.parent)
     except OSError as error:
@@ -50,6 +57,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a pipe, a device or the like is there: neither a file nor a folder."""
+    # Unlike Path's own, these answer for any name.
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113
+
+
+@contextlib.contextmanager
+def _written_into(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("wb") as file:
+            yield file
+    except OSError as error:
+        raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:

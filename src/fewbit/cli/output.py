@@ -25,9 +25,15 @@ def writable(_type: object, path: Path | None) -> None:
     """Refuse a file that cannot be written before the work whose record it is to hold.
 
     Raises:
-        ValueError: it is a folder, or its folder is absent or closed to us.
+        ValueError: it is a folder, or it or its folder is absent or closed to us.
     """
+    from fewbit.atomic import is_stream
+
     if path is None or path == STDOUT:
+        return
+    if is_stream(path):
+        if not os.access(path, os.W_OK):
+            raise ValueError(f"{path} cannot be written; choose another file.")
         return
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path's own, it answers where we may not look
         raise ValueError(f"{path} is a folder; give a file.")

@@ -141,14 +141,18 @@ def require_absent(planned: PlannedExport, paths: Sequence[Path]) -> None:
     but never the first of them; the same export takes their places.
 
     Raises:
-        OutputError: one is there.
+        OutputError: one is there, or that cannot be seen.
     """
     manifest = manifest_path(paths[0])
-    if not paths[0].exists() and _came_alone(planned, manifest):
+    if not _is_there(paths[0]) and _came_alone(planned, manifest):
         return
     for path in (*paths, manifest):
-        if path.exists():
+        if _is_there(path):
             raise _taken(path)
+
+
+def _is_there(path: Path) -> bool:
+    return not is_free(path) or path.is_dir()
 
 
 def _came_alone(planned: PlannedExport, manifest: Path) -> bool:
