@@ -141,6 +141,7 @@ def test_a_busy_server_is_asked_again():
         (events(delta(content="Hel", finish="odd")), "none of a completion"),
         (events({"choices": 3}), "none of a completion"),
         ((200, {"Content-Type": "text/event-stream"}, "data: {\n\n"), "no JSON"),
+        ((200, {"Content-Type": "text/event-stream"}, f"data: {'[' * 99999}\n\n"), "no JSON"),
         ((200, {"Content-Type": "text/html"}, "<p>hello</p>"), ""),
     ],
 )

@@ -66,6 +66,7 @@ def test_an_unknown_schema_names_those_there_are():
         (b"", "no JSON record"),
         (b"\xff\xfe\x00", "no JSON record"),
         (b"[1, 2]", "no JSON record"),
+        (b'{"a": ' * 5000 + b"1" + b"}" * 5000, "no JSON record"),
         (b'{"a": 1', "no JSON record"),
         (b"{}", "no record that can be drawn"),
         (b'{"name": "package", "version": 2, "scripts": {}}', "no record that can be drawn"),

@@ -38,6 +38,6 @@ def _schema(file: Path) -> str:
     text = read_text(file)
     try:
         msgspec.json.decode(text.encode())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadFileError(f"{file} is no JSON: {error}; give a JSON schema.") from error
     return text

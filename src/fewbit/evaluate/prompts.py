@@ -237,7 +237,7 @@ def read_prompts(path: Path) -> Prompts:
 def _line(text: bytes, name: str) -> _Line:
     try:
         line = msgspec.json.decode(text, type=_Line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFileError(f"{name} is no prompt: {error}.") from error
     if not line.prompt and not (line.turns and line.turns[0]):
         raise BadFileError(f"{name} has neither `prompt` nor `turns`; give one of them.")

@@ -39,7 +39,7 @@ def from_json(kind: type[RecordT], text: bytes, *, name: str) -> RecordT:
     """
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_other_version(kind, text, name)
         raise BadFileError(f"{name} is not a valid {kind.__name__} record: {error}.") from error
 
@@ -51,7 +51,7 @@ class _Versioned(msgspec.Struct):
 def _refuse_other_version(kind: type[Record], text: bytes, name: str) -> None:
     """Say of a record that cannot be read that another version of fewbit wrote it, if so."""
     wanted = next((f.default for f in msgspec.structs.fields(kind) if f.name == "version"), None)
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found = msgspec.json.decode(text, type=_Versioned).version
         if wanted not in (None, found):
             raise BadFileError(

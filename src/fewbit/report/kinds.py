@@ -99,7 +99,7 @@ def read_record(content: bytes, name: str) -> tuple[Kind, Record]:
     """
     try:
         found = frozenset(msgspec.json.decode(content, type=dict[str, msgspec.Raw]))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFileError(f"{name} is no JSON record: {error}.") from error
     nearest = max(KINDS, key=lambda kind: _likeness(kind, found))
     if _likeness(nearest, found) < 0.5:

@@ -147,7 +147,7 @@ class Client:
                 f"{self.address.shown}{path} cannot be reached ({error or type(error).__name__}); "
                 "check the address, and that the server is up."
             ) from error
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise RequestError(
                 f"{self.address.shown}{path} answers with what is no JSON ({error}); is it an "
                 "OpenAI-compatible server?"
