@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from built_in import built_in_slices
+from fewbit.evaluate.kept import fingerprint, open_kept
 from measuring import Bench, run_together, said
 from msgspec.structs import replace
 from off_grid import move_off_grid
@@ -33,7 +34,6 @@ from trials import Trial, judge_all
 from fewbit.cli.progress import watched
 from fewbit.evaluate.axes import AxisOptions
 from fewbit.evaluate.gating.file import DEFAULT
-from fewbit.evaluate.kept import fingerprint, open_kept
 from fewbit.progress import Progress
 from fewbit.records.evaluation import Evaluation
 from fewbit.records.measurement import AxisResult

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from fewbit.evaluate.kept import fingerprint
 from planted import Candidate
 
 from fewbit.errors import IdentityError, NumericalError
@@ -20,7 +21,6 @@ from fewbit.evaluate.arms import Arm, Arms, LocalParty, Role, Room, local_party
 from fewbit.evaluate.axes import AxisOptions, axes_named
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate, opened, working
 from fewbit.evaluate.floor import floor_of
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.language.axis import LanguageAxis
 from fewbit.evaluate.language.lockstep import Lockstep, divergences
 from fewbit.evaluate.language.score import Models

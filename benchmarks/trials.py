@@ -10,11 +10,11 @@ from pathlib import Path
 
 import resampling
 import synthetic
+from fewbit.evaluate.kept import Kept, fingerprint
 from planted import Kind
 from resampling import Draw, Rates, verdicts
 
 from fewbit.evaluate import gating
-from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.records.base import Record
 from fewbit.records.gate import Gate
 from fewbit.records.outcome import Outcome

@@ -6,8 +6,8 @@ from benchmark_modules import imported
 from msgspec.structs import replace
 
 from fewbit.evaluate.gating.gate import judge
-from fewbit.evaluate.kept import open_kept
 from fewbit.records.gate import Gate, SliceRule
+from fewbit.records.kept import open_kept
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.records.outcome import Outcome
 

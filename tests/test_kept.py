@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from fewbit.errors import BadFileError
-from fewbit.evaluate.kept import file_of, fingerprint, open_kept
 from fewbit.records.answers import Likelihood
+from fewbit.records.kept import file_of, fingerprint, open_kept
 
 FOUND = Likelihood(logprob=-1.25, tokens=2, greedy=True)
 OTHER = Likelihood(logprob=-3.5, tokens=1, greedy=False)
@@ -80,3 +80,17 @@ def test_files_lie_apart_by_arm_and_axis(tmp_path):
     found = file_of(tmp_path, "a" * 64, "b" * 64)
     assert found == tmp_path / "outcomes" / ("a" * 16) / f"{'b' * 16}.jsonl"
     assert file_of(None, "a", "b") is None
+
+
+def test_what_is_kept_is_made_once(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return FOUND
+
+    for _ in range(2):
+        kept = open_kept(tmp_path / "b.jsonl")
+        assert kept.once("one", Likelihood, make) == FOUND
+        assert kept.once("one", Likelihood, make) == FOUND
+    assert len(made) == 1

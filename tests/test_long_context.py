@@ -10,7 +10,6 @@ from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
 
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import LocalParty
-from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.long_context.axis import PIECES, LongContextAxis, _limits
 from fewbit.evaluate.long_context.haystack import Kind, Ruler, hidden_facts, key_values
 from fewbit.evaluate.long_context.recall import Judge, questions_of, recall
@@ -19,6 +18,7 @@ from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.answers import Answer, Likelihood
 from fewbit.records.generation import FinishReason
+from fewbit.records.kept import Kept
 from fewbit.records.long_context import Recalled
 from fewbit.records.measurement import Measure
 

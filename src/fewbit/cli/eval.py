@@ -10,16 +10,14 @@ from cyclopts import Parameter
 from fewbit.cli.endpoints import ENDPOINT, EndpointOptions
 from fewbit.cli.measuring import MEASURING, ON_AXES, AxesOptions, MeasuringOptions
 from fewbit.cli.output import HtmlOption, JsonOption
-from fewbit.errors import StoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from fewbit.evaluate.axes import AxisOptions
     from fewbit.evaluate.axis import Axis
     from fewbit.evaluate.endpoint.client import Address
     from fewbit.evaluate.evaluation import EvaluationSettings
-    from fewbit.progress import Progress
     from fewbit.records.evaluation import Evaluation
 
 
@@ -80,12 +78,13 @@ def eval(  # noqa: PLR0913
 def measured(
     source: Path, candidate: Path, axes: Sequence[Axis], settings: EvaluationSettings
 ) -> Evaluation:
-    """Measure under a progress bar; raises as `evaluate`, and StoppedError as `_stoppable`."""
+    """Measure under a progress bar; raises as `evaluate`, and StoppedError as `resumable`."""
+    from fewbit.cli.progress import watched
+    from fewbit.cli.stopping import resumable
     from fewbit.evaluate.evaluation import evaluate
 
-    return _stoppable(
-        lambda progress: evaluate(source, candidate, axes, settings, progress), settings.work
-    )
+    with resumable(settings.work), watched() as progress:
+        return evaluate(source, candidate, axes, settings, progress)
 
 
 def _served(
@@ -96,23 +95,11 @@ def _served(
     settings: EvaluationSettings,
 ) -> Evaluation:
     """Measure what a server runs, under a progress bar."""
+    from fewbit.cli.progress import watched
+    from fewbit.cli.stopping import resumable
     from fewbit.evaluate.endpoint.answerer import endpoint_party
     from fewbit.evaluate.endpoint.evaluation import endpoint_axes, evaluate_endpoint
 
     axes, party = endpoint_axes(names, options), endpoint_party(address)
-    return _stoppable(
-        lambda progress: evaluate_endpoint(source, party, axes, settings, progress), settings.work
-    )
-
-
-def _stoppable(measure: Callable[[Progress], Evaluation], work: Path | None) -> Evaluation:
-    """Measure; what stops it is no loss where outcomes are kept."""
-    from fewbit.cli.progress import watched
-
-    try:
-        with watched() as progress:
-            return measure(progress)
-    except (KeyboardInterrupt, SystemExit) as error:
-        if work is None:
-            raise
-        raise StoppedError(f"Stopped; what was measured is kept in {work}.") from error
+    with resumable(settings.work), watched() as progress:
+        return evaluate_endpoint(source, party, axes, settings, progress)

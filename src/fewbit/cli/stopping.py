@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a long job: the first ends it at a good place, the second at once."""
+"""Ctrl-C and SIGTERM in a long command: what is kept is no loss, and how it goes on is said."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from fewbit.errors import StoppedError
 
 if TYPE_CHECKING:
     from fewbit.quantization.job import Stop
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Yield the wish to stop, which signals express while the block runs.
+    """Yield the wish to stop, which signals express while the block runs: a job's, with layers.
 
     Where the job says that it waits for a good place, the first signal does no more than that. Any
     other ends the job at once, by way of every clean-up: KeyboardInterrupt, or SystemExit for
@@ -39,3 +42,18 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def resumable(work: Path | None) -> Iterator[None]:
+    """Measure in the block; what stops it is no loss where a folder keeps what was measured.
+
+    Raises:
+        StoppedError: an interrupt or SIGTERM came, and there is such a folder.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        if work is None:
+            raise
+        raise StoppedError(f"Stopped; what was measured is kept in {work}.") from error

@@ -45,7 +45,6 @@ from fewbit.compress.steps import (
 from fewbit.errors import BadFileError, NumericalError, OutputError, UsageError
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import EvaluationSettings, evaluate, require_judgeable
-from fewbit.evaluate.kept import fingerprint
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import open_model
 from fewbit.progress import Progress, unwatched
@@ -55,6 +54,7 @@ from fewbit.quantization.target import Budget, Target
 from fewbit.recipes import find
 from fewbit.records.base import Record, from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
+from fewbit.records.kept import fingerprint
 from fewbit.records.outcome import Outcome
 from fewbit.records.runtime import Runtime
 from fewbit.report.html import compress_page

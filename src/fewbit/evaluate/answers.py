@@ -18,10 +18,10 @@ from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import MissingError
 from fewbit.evaluate.identity import describe_prefix, require_begun_once
-from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.likelihoods import Scoring, likelihoods
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood, TokenChance, TokenScore
 from fewbit.records.generation import GenerationRecord
+from fewbit.records.kept import Kept
 from fewbit.sampling import SamplingParams, TokenLogprob
 from fewbit.tokens.grammar import Grammar
 from fewbit.tokens.tokenizer import Tokenizer

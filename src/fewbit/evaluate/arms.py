@@ -21,9 +21,9 @@ from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Answerer, EngineAnswerer
 from fewbit.evaluate.conditions import processor
 from fewbit.evaluate.identity import Subject
-from fewbit.evaluate.kept import Kept, file_of, fingerprint, open_kept
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.runner import RunSettings, runner_of
+from fewbit.records.kept import Kept, file_of, fingerprint, open_kept
 from fewbit.runtime.native import available_cores
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.identity import fingerprint as tokenizer_fingerprint

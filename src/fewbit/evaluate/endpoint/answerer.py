@@ -23,10 +23,10 @@ from fewbit.evaluate.arms import Arm, Role, Room
 from fewbit.evaluate.endpoint.client import Address, Client
 from fewbit.evaluate.endpoint.facts import endpoint_facts
 from fewbit.evaluate.endpoint.stream import heard
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.likelihoods import beginning
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood
 from fewbit.records.endpoint import EndpointFacts
+from fewbit.records.kept import fingerprint
 from fewbit.sampling import SamplingParams
 from fewbit.tokens.grammar import Grammar, GrammarKind
 

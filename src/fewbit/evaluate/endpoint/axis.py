@@ -23,12 +23,12 @@ from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.endpoint.answerer import EndpointAnswerer
 from fewbit.evaluate.endpoint.stream import TOKEN_ID
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.prompts import Prompts, builtin_prompts
 from fewbit.progress import Progress
 from fewbit.records.answers import Answer, TokenScore
 from fewbit.records.drawn import Distribution
 from fewbit.records.endpoint import EndpointDetails
+from fewbit.records.kept import fingerprint
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.tokens.tokenizer import Tokenizer
 

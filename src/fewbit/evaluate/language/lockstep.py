@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
-from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.evaluate.language.divergence import DTYPES, Comparison, concatenate
 from fewbit.evaluate.language.passages import Passage
 from fewbit.evaluate.language.score import Models, Run, Workers, score
 from fewbit.progress import Progress
+from fewbit.records.kept import Kept, fingerprint
 from fewbit.records.language import PassageScores
 
 

@@ -20,7 +20,6 @@ from fewbit.calibrate.windows import cut_windows
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Arms, Role, Room
 from fewbit.evaluate.axis import Brings
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.language.calibrated import refuse_seen
 from fewbit.evaluate.language.lockstep import Lockstep, OpenArms
 from fewbit.evaluate.language.passages import TEXT, Passage
@@ -36,6 +35,7 @@ from fewbit.evaluate.long_context.summary import (
 )
 from fewbit.evaluate.subject import open_subject
 from fewbit.progress import Progress
+from fewbit.records.kept import fingerprint
 from fewbit.records.long_context import Recalled
 from fewbit.records.measurement import AxisResult
 from fewbit.runtime.native import available_cores

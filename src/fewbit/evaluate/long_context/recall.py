@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fewbit.evaluate.answers import Answerer, Ask, conversation
-from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.long_context.haystack import Haystack, Question
 from fewbit.records.answers import Answer, Likelihood
+from fewbit.records.kept import Kept
 from fewbit.records.long_context import Recalled
 
 ANSWER_TOKENS = 64

@@ -15,10 +15,10 @@ from statistics import median
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import PAIR, Arms, Role
 from fewbit.evaluate.axis import Brings
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.machine.memory_probe import TOKENS, Task, measure_apart
 from fewbit.progress import Progress
 from fewbit.records.figures import size
+from fewbit.records.kept import fingerprint
 from fewbit.records.measurement import AxisResult, Finding, Item, Measure, Slice
 from fewbit.records.memory_axis import ArmMemory, Fit, MemoryDetails, MemoryRun, Peak
 

@@ -22,13 +22,13 @@ from fewbit.calibrate.windows import Window, cut_windows
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Brings
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.language.divergence import compare
 from fewbit.evaluate.machine.routing import Routing
 from fewbit.evaluate.machine.taps import STEP_ROWS, Tally, Tapped, Watch
 from fewbit.progress import Progress
 from fewbit.records.drawn import Band, Curve
 from fewbit.records.interval import Interval
+from fewbit.records.kept import fingerprint
 from fewbit.records.measurement import AxisResult, Finding, Item, Measure, Slice
 from fewbit.records.numerics import NumericsDetails, SiteNumerics
 

@@ -23,7 +23,6 @@ from fewbit.evaluate.answers import Ask, Prompt, conversation
 from fewbit.evaluate.arms import PAIR, Arms, Role, Room
 from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.conditions import host
-from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.evaluate.machine.turns import (
     AT_ONCE,
     Shape,
@@ -37,6 +36,7 @@ from fewbit.progress import Progress
 from fewbit.records.answers import Answer
 from fewbit.records.drawn import Distribution
 from fewbit.records.generation import FinishReason
+from fewbit.records.kept import Kept, fingerprint
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
 from fewbit.records.speed_axis import (
     AnsweredTogether,

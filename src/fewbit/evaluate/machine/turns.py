@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 
 from fewbit.evaluate.answers import Answerer, Ask
 from fewbit.evaluate.arms import PAIR, Arm, Role
-from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.machine.stand import Measured, Stand
 from fewbit.progress import Progress
 from fewbit.records.answers import Answer
+from fewbit.records.kept import Kept
 from fewbit.records.speed_axis import AnsweredTogether, Moment, Served, SpeedPeriod, SpeedTurn
 
 AT_ONCE = 4

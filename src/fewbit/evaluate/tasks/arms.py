@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from fewbit.evaluate.arms import Arms, LocalParty, Role, Room
-from fewbit.evaluate.kept import Kept, fingerprint
 from fewbit.evaluate.tasks.asking import ask_task, is_complete, named, outcomes
 from fewbit.evaluate.tasks.items import ChoiceItem, Item
 from fewbit.evaluate.tasks.spec import Task
 from fewbit.progress import Progress
 from fewbit.records.answers import AnswererFacts
+from fewbit.records.kept import Kept, fingerprint
 from fewbit.records.tasks import TaskOutcome
 
 _SEQUENCES = 16

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from fewbit.errors import FaultError, FewbitError
 from fewbit.evaluate.answers import Answerer, Ask, Prompt, conversation
-from fewbit.evaluate.kept import Kept
 from fewbit.evaluate.tasks.items import ChoiceItem, Item
 from fewbit.evaluate.tasks.spec import PromptKind, Task, key_of
 from fewbit.records.answers import Answer, Likelihood
+from fewbit.records.kept import Kept
 from fewbit.records.tasks import ChoiceOutcome, TaskOutcome
 
 Done = Callable[[int], None]

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import structs
 
 from fewbit.errors import BadFileError, MissingError
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.tasks.formats import FORMATS
 from fewbit.evaluate.tasks.items import ChoiceItem, Item, Line
+from fewbit.records.kept import fingerprint
 from fewbit.toml_file import read_toml, require_known_keys
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")

@@ -16,7 +16,6 @@ from fewbit.errors import RequestError, UsageError
 from fewbit.evaluate.answers import Ask, answer_missing
 from fewbit.evaluate.arms import Arm, Arms, Room
 from fewbit.evaluate.axis import Brings
-from fewbit.evaluate.kept import fingerprint
 from fewbit.evaluate.tools.asked import (
     Presentation,
     json_ask,
@@ -34,6 +33,7 @@ from fewbit.evaluate.tools.structured_suite import builtin_schemas
 from fewbit.evaluate.tools.suite import builtin_items
 from fewbit.progress import Progress
 from fewbit.records.answers import Answer
+from fewbit.records.kept import fingerprint
 from fewbit.records.measurement import AxisResult, Measure
 from fewbit.records.tools import CallForm, LeftOut
 from fewbit.sampling import Constraint

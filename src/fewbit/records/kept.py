@@ -1,4 +1,4 @@
-"""Outcomes of an arm on an axis, kept as they come, so that nothing is measured twice.
+"""Records kept as they come, so that nothing is measured twice: outcomes, parts of a certificate.
 
 A file of JSON lines, `{"name": ..., "record": ...}`, is appended to and never rewritten: whatever
 kills the writer leaves at worst a last line that is cut, which is dropped when the file is opened.
@@ -7,6 +7,7 @@ kills the writer leaves at worst a last line that is cut, which is dropped when 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,17 @@ class Kept:
             BadFileError: something kept is no such record.
         """
         return {name: self._record(kind, name, text) for name, text in self._lines.items()}
+
+    def once(self, name: str, kind: type[RecordT], make: Callable[[], RecordT]) -> RecordT:
+        """Return the record of a name; where none is kept, make it and keep it.
+
+        Raises:
+            BadFileError: what is kept is no such record.
+            OutputError: the file cannot be written.
+        """
+        if name not in self._lines:
+            self.add(name, make())
+        return self._record(kind, name, self._lines[name])
 
     def _record(self, kind: type[RecordT], name: str, text: bytes) -> RecordT:
         try:
