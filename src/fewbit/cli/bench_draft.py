@@ -128,6 +128,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
         draft=speculation.draft.name,
         draft_model=opened.record,
         draft_kernels=opened.kernels,
+        draft_memory=opened.memory,
         longest=speculation.longest,
         tokens=settings.tokens,
         costs=runs[-1].speculation[-1].costs,

@@ -30,7 +30,7 @@ from fewbit.model.head_source import HeadSource, is_head_folder, open_head
 from fewbit.model.runner import RunSettings
 from fewbit.records.generation import DraftModelRecord
 from fewbit.records.kernels import KernelRecord
-from fewbit.records.loading import FileStamp
+from fewbit.records.loading import FileStamp, MemoryPlan
 from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.drafts import Draft, kernels_of
 from fewbit.speculate.suffix import SuffixDraft
@@ -65,6 +65,13 @@ class OpenedDraft:
         runner = self.model.runner
         facts = model_facts(runner.source)
         return DraftModelRecord(model=facts, kernels=runner.kernels, loading=runner.loading)
+
+    @property
+    def memory(self) -> MemoryPlan | None:
+        """What its model or head needs beside the target; None where it has neither."""
+        if self.model is not None:
+            return self.model.runner.loading.memory
+        return None if self.head is None else self.head.runner.memory
 
     def close(self) -> None:
         """Let go of its model's files."""

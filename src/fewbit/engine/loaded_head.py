@@ -10,7 +10,7 @@ from fewbit.model.head_source import HeadSource
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingThreads
-from fewbit.speculate.head_draft import HeadDraft, HeadModel
+from fewbit.speculate.head_draft import KEPT_STATES, HeadDraft, HeadModel
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,13 @@ def load_head(source: HeadSource, target: LoadedModel, sequences: int) -> Loaded
     Raises:
         UnsupportedError: it was made for another target.
         KernelError: no kernel runs one of its matrices.
-        UsageError: no memory for it.
+        UsageError: too little memory for it, or keys that the target's KV cache does not fit.
     """
     runner = target.runner
     executor = runner.executor
     pages = sequences * -(-runner.context // PAGE)
-    head = head_runner(source, runner, pages)
+    waiting = sequences * min(KEPT_STATES, runner.context)
+    head = head_runner(source, runner, pages, waiting)
     model = HeadModel(
         name=source.name,
         head=head,

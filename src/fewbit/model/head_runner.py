@@ -21,12 +21,15 @@ from fewbit.model.head import (
     HeadConfig,
     fuse_program,
     head_program,
+    head_shapes,
     next_state,
 )
 from fewbit.model.head_source import EMBEDDING, HEAD, HeadSource
+from fewbit.model.memory import FLOAT_BYTES, plan_memory, require_room
 from fewbit.model.runner import Runner
 from fewbit.program import Hadamard, Program, Slot
 from fewbit.records.kernels import KernelRecord
+from fewbit.records.loading import MemoryPlan
 from fewbit.runtime.chooser import Demand, choose
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.native import NativeExecutor
@@ -51,11 +54,17 @@ class HeadRunner:
     fusing: Segment | ReferenceSegment
     kernels: tuple[KernelRecord, ...]
     """Of every matrix, those of the target that it shares included."""
+    memory: MemoryPlan
+    """Counted before it was loaded; what it shares with the target is not in it."""
 
     @property
     def pages(self) -> int:
         """Pages in its store."""
         return self.executor.pages
+
+    def page(self, page: int) -> bytes:
+        """Return the keys and values of a page of its store."""
+        return self.executor.page(page)
 
     @property
     def width(self) -> int:
@@ -87,7 +96,7 @@ class HeadRunner:
         return logits, self.executor.tap(*next_state(self.config))
 
 
-def head_runner(source: HeadSource, target: Runner, pages: int) -> HeadRunner:
+def head_runner(source: HeadSource, target: Runner, pages: int, waiting: int = 0) -> HeadRunner:
     """Make a head ready to run beside its target.
 
     Its matrices are rounded to `ROUNDED` where that divides them; an embedding or a head that the
@@ -97,11 +106,12 @@ def head_runner(source: HeadSource, target: Runner, pages: int) -> HeadRunner:
         source: the head.
         target: what it drafts for.
         pages: of its KV store.
+        waiting: rows of the target's states that may be kept until they are read.
 
     Raises:
         UnsupportedError: the head is of a target of another shape.
         KernelError: no kernel runs a matrix.
-        UsageError: no memory, or keys that the target's type of KV cache does not fit.
+        UsageError: too little memory, or keys that the target's type of KV cache does not fit.
     """
     config = source.config
     _require_fit(source, target)
@@ -114,6 +124,14 @@ def head_runner(source: HeadSource, target: Runner, pages: int) -> HeadRunner:
     layer = weights.bound(program)
     fuse = weights.bound(replace(fuse_program(config), context=CONTEXT_LIMIT))
     kernels = (*fuse.kernels.values(), *layer.kernels.values())
+    memory = plan_memory(
+        {slot: shape for slot, shape in head_shapes(config).items() if slot in source.tensors},
+        [layer.program, fuse.program],
+        [k for slot, k in {**fuse.kernels, **layer.kernels}.items() if slot in source.tensors],
+        pages,
+        waiting * TAPPED * config.target_hidden * FLOAT_BYTES,
+    )
+    require_room(memory, f"The head {source.path}")
     taps = frozenset([next_state(config)])
     everything = range(len(fuse.program.ops))
     executor = target.executor
@@ -123,10 +141,12 @@ def head_runner(source: HeadSource, target: Runner, pages: int) -> HeadRunner:
             ReferenceExecutor(layer, pages, taps),
             ReferenceSegment(fuse, everything),
             kernels,
+            memory,
         )
     pool, isa = executor.pool, executor.isa
     native = NativeExecutor(layer, pages=pages, threads=pool, isa=isa, taps=taps, given=(HIDDEN,))
-    return HeadRunner(config, native, Segment(fuse, everything, threads=pool, isa=isa), kernels)
+    fusing = Segment(fuse, everything, threads=pool, isa=isa)
+    return HeadRunner(config, native, fusing, kernels, memory)
 
 
 @dataclass(frozen=True)

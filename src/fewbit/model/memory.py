@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fewbit.errors import UsageError
 from fewbit.model.binding import is_vector
-from fewbit.model.config import ModelConfig
-from fewbit.model.decoder import slot_shapes
-from fewbit.program import Mixture, Program
+from fewbit.program import Mixture, Program, Slot
 from fewbit.records.figures import size
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import MemoryPlan
 from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.memory import available_memory
 
-_FLOAT_BYTES = 4
+FLOAT_BYTES = 4
 _ROUTE_WORDS = 4
 """Of each choice of an expert: weight, expert, place and row."""
 _CHUNK_ROWS = 256
@@ -24,19 +22,28 @@ _CHUNK_ROWS = 256
 
 
 def plan_memory(
-    config: ModelConfig, program: Program, kernels: Iterable[KernelRecord], pages: int
+    shapes: Mapping[Slot, tuple[int, int]],
+    programs: Iterable[Program],
+    kernels: Iterable[KernelRecord],
+    pages: int,
+    states: int = 0,
 ) -> MemoryPlan:
-    """Return what a model with these kernels and this many pages of keys and values needs.
+    """Return what a model needs. Tokenizer and Python are not in it: some hundred megabytes.
 
-    The tokenizer and Python itself are not in it: some hundred megabytes with large vocabularies.
+    Args:
+        shapes: of its own slots' tensors, [outputs, inputs].
+        programs: what is run, the one with keys and values first.
+        kernels: of its own matrices.
+        pages: of keys and values.
+        states: bytes of a target's hidden states that may wait to be read.
     """
-    shapes = slot_shapes(config)
-    vectors = sum(shapes[slot][1] for slot in shapes if is_vector(slot))
-    available = available_memory()
+    vectors = sum(shape[1] for slot, shape in shapes.items() if is_vector(slot))
+    available, (program, *others) = available_memory(), programs
     return MemoryPlan(
-        weights=sum(kernel.bytes for kernel in kernels) + _FLOAT_BYTES * vectors,
+        weights=sum(kernel.bytes for kernel in kernels) + FLOAT_BYTES * vectors,
         store=pages * page_bytes(program),
-        workspace=workspace_bound(program),
+        workspace=sum(map(workspace_bound, (program, *others))),
+        states=states,
         available=available.bytes,
         limit=available.limit,
     )
@@ -55,11 +62,11 @@ def workspace_bound(program: Program) -> int:
             width = 2 * program.widths[op.x] + op.width
             widths[op.layer] += op.used * (width + _ROUTE_WORDS) + len(op.experts)
     outside = widths.pop(-1, 0)
-    return 2 * _FLOAT_BYTES * _CHUNK_ROWS * (outside + max(widths.values(), default=0))
+    return 2 * FLOAT_BYTES * _CHUNK_ROWS * (outside + max(widths.values(), default=0))
 
 
-def require_room(plan: MemoryPlan) -> None:
-    """Check that the memory is there.
+def require_room(plan: MemoryPlan, what: str = "The model") -> None:
+    """Check that the memory is there for a model, or for what is named.
 
     Raises:
         UsageError: it is not; the message has the numbers.
@@ -67,8 +74,7 @@ def require_room(plan: MemoryPlan) -> None:
     if plan.available is None or plan.needed <= plan.available:
         return
     raise UsageError(
-        f"The model needs {size(plan.needed)} of memory (weights {size(plan.weights)}, keys and "
-        f"values {size(plan.store)}, workspace {size(plan.workspace)}) and {size(plan.available)} "
-        f"is {plan.limit}; ask for a shorter context or fewer sequences, keep keys and values in "
-        "fewer bits (int8), or quantize the model to fewer bits."
+        f"{what} needs {plan.described} and {size(plan.available)} is {plan.limit}; ask for a "
+        "shorter context or fewer sequences, keep keys and values in fewer bits (int8), or "
+        "quantize the model to fewer bits."
     )

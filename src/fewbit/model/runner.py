@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fewbit.errors import KernelError, NumericalError, RequestError, UsageError
 from fewbit.model.chosen_kernels import bound
 from fewbit.model.config import ModelConfig
-from fewbit.model.decoder import build_program
+from fewbit.model.decoder import build_program, slot_shapes
 from fewbit.model.memory import plan_memory, require_room
 from fewbit.model.packed import find_kept, keep
 from fewbit.model.pieces import Piece, step_of
@@ -264,7 +264,8 @@ def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = No
     binding = bound(source, program, settings)
     if settings.strict:
         _refuse_fallbacks(binding)
-    memory = plan_memory(source.config, program, binding.kernels.values(), pages)
+    shapes = slot_shapes(source.config)
+    memory = plan_memory(shapes, [program], binding.kernels.values(), pages)
     require_room(memory)
     taps = _taps(source.config, settings)
     if settings.executor == "reference":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fewbit.records.base import Record
+from fewbit.records.figures import size
 
 
 class FileStamp(Record, frozen=True, kw_only=True):
@@ -60,6 +61,8 @@ class MemoryPlan(Record, frozen=True, kw_only=True):
     """Keys and values when every page is in use; reserved, and taken page by page."""
     workspace: int
     """What a step's rows take, at most; logits that are asked for come on top."""
+    states: int = 0
+    """Of a head, the target's hidden states that may wait to be read."""
     available: int | None
     """What the system had left; None where it does not say."""
     limit: str
@@ -68,7 +71,19 @@ class MemoryPlan(Record, frozen=True, kw_only=True):
     @property
     def needed(self) -> int:
         """All of it."""
-        return self.weights + self.store + self.workspace
+        return self.weights + self.store + self.workspace + self.states
+
+    @property
+    def described(self) -> str:
+        """The same in words."""
+        parts = {
+            "weights": self.weights,
+            "keys and values": self.store,
+            "workspace": self.workspace,
+            "states of its target": self.states,
+        }
+        listed = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count)
+        return f"{size(self.needed)} of memory ({listed})"
 
 
 class LoadRecord(Record, frozen=True, kw_only=True):
