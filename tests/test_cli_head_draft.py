@@ -11,6 +11,7 @@ from tiny_models import CONFIGS
 
 import fewbit
 from fewbit.certify import planted
+from fewbit.certify.rollback import check_draft_caches
 from fewbit.cli.app import run
 from fewbit.engine.chosen_draft import choose_draft
 from fewbit.engine.engine import Engine
@@ -20,6 +21,7 @@ from fewbit.engine.scheduler import Limits
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json
 from fewbit.records.certificate import Certificate, Standing
+from fewbit.speculate import head_draft
 from fewbit.speculate.controller import FixedLengths
 
 CONFIG = CONFIGS["llama"]
@@ -108,7 +110,32 @@ def test_a_head_is_certified(folder, tmp_path, monkeypatch):
     assert found.enumerations[0].draft == "eagle3:tiny-head"
     assert found.enumerations[0].rule == "block"
     assert found.draft_kernels
+    (case,) = found.draft_caches
+    assert case.pages >= 2
+    assert case.written_over > 5
+    assert not case.differing
+    assert any("the draft's own store equal those" in reason for reason in found.reasons)
     assert any("rounded to q8_0" in note for note in found.notes)
+
+
+def test_a_row_that_keeps_a_drafted_state_is_found_in_the_heads_store(folder, monkeypatch):
+    """An accepted token's row must be read again, with the target's state for the head's own."""
+    chosen = choose_draft(str(folder / "speculators"), 3, lambda path: folder / path)
+    settings = chosen.target_settings(RunSettings(threads=1, context=512, sequences=2))
+    target = load_model(folder / "target", settings)
+    draft = chosen.opened(target, settings).speculation.draft
+    settle = head_draft._Sequence.settle
+
+    def kept(self, tokens):
+        begun, unread = self.computed, settle(self, tokens)
+        if begun and unread > 1:
+            self.computed = len(tokens) - 2 - self.base
+        return min(unread, 1) if begun else unread
+
+    monkeypatch.setattr(head_draft._Sequence, "settle", kept)
+    monkeypatch.setattr(head_draft, "READ_ROWS", 512)
+    (case,) = check_draft_caches(target, draft, 3)
+    assert case.differing
 
 
 def test_a_head_of_another_model_is_refused_in_a_sentence(folder, tmp_path, capsys):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fewbit.certify.cases import CertifySettings
-from fewbit.certify.enumeration import Enumerated, enumerate_case
+from fewbit.certify.enumeration import Enumerated, enumerated_once
 from fewbit.certify.equality import check_equality
 from fewbit.certify.partition import check_sampling
+from fewbit.certify.parts import Parts
 from fewbit.certify.planted import PENALIZED, PLAIN, run_controls
 from fewbit.certify.rollback import check_caches, check_draft_caches
 from fewbit.certify.tiny import write_draft, write_head, write_target
@@ -71,30 +71,29 @@ class Checks:
     draft_caches: tuple[CacheCase, ...] = ()
 
 
-def certify(
+def certify(  # noqa: PLR0913, PLR0917
     target: LoadedModel,
     drafting: OpenDraft,
     settings: CertifySettings,
     conditions: Conditions,
     watch: Progress,
+    parts: Parts | None = None,
 ) -> Certificate:
     """Check that a draft changes nothing of what a target says.
+
+    Args:
+        target: the model.
+        drafting: the draft beside it.
+        settings: how much is run.
+        conditions: of the run.
+        watch: told of progress.
+        parts: keeps what has ended, and has what an earlier run kept.
 
     Raises:
         FewbitError: a request failed, or a tiny model could not be made.
     """
-    began = time.perf_counter()
-    with TemporaryDirectory(prefix="fewbit-certify-") as folder:
-        enumerations, controls = check_tiny(Path(folder), drafting, watch)
-    longest = max(settings.lengths)
-    equality = check_equality(target, drafting.draft, settings, watch)
-    watch("caches", 0, 1)
-    caches = check_caches(target, drafting.draft, longest)
-    own = check_draft_caches(target, drafting.draft, longest)
-    sampling = None
-    if settings.long:
-        sampling = check_sampling(target, drafting.draft, longest, watch)
-    checks = Checks(equality, enumerations, controls, caches, sampling, own)
+    parts = parts or Parts()
+    checks = _checked(target, drafting, settings, watch, parts)
     standing, reasons = standing_of(checks)
     return Certificate(
         standing=standing,
@@ -105,32 +104,54 @@ def certify(
         draft_kernels=kernels_of(drafting.draft),
         notes=drafting.notes,
         preserved=preserved(target),
-        equality=equality,
-        enumerations=enumerations,
-        controls=controls,
-        caches=caches,
-        draft_caches=own,
-        sampling=sampling,
+        equality=checks.equality,
+        enumerations=checks.enumerations,
+        controls=checks.controls,
+        caches=checks.caches,
+        draft_caches=checks.draft_caches,
+        sampling=checks.sampling,
         kernels=target.runner.kernels,
         conditions=conditions,
-        seconds=time.perf_counter() - began,
+        seconds=parts.seconds,
     )
 
 
+def _checked(
+    target: LoadedModel,
+    drafting: OpenDraft,
+    settings: CertifySettings,
+    watch: Progress,
+    parts: Parts,
+) -> Checks:
+    """Make every check, those on tiny models first."""
+    draft, longest = drafting.draft, max(settings.lengths)
+    with TemporaryDirectory(prefix="fewbit-certify-") as folder:
+        enumerations, controls = check_tiny(Path(folder), drafting, watch, parts)
+    equality = check_equality(target, draft, settings, watch, parts)
+    watch("caches", 0, 1)
+    caches = check_caches(target, draft, longest, parts)
+    own = check_draft_caches(target, draft, longest, parts)
+    sampling = None
+    if settings.long:
+        sampling = check_sampling(target, draft, longest, watch, parts=parts)
+    return Checks(equality, enumerations, controls, caches, sampling, own)
+
+
 def check_tiny(
-    folder: Path, drafting: OpenDraft, watch: Progress
+    folder: Path, drafting: OpenDraft, watch: Progress, parts: Parts
 ) -> tuple[tuple[EnumerationCase, ...], tuple[ControlCase, ...]]:
     """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
     target = load_model(write_target(folder / "tiny-target"), drafting.tiny)
     model = write_draft(folder / TINY_DRAFT)
     write_head(folder / TINY_HEAD)
     drawing = Enumerated("", target, load_draft(model, target, drafting.tiny).draft, PLAIN, "")
+    drawing = replace(drawing, name=drawing.draft.name)
     cases = list(_enumerated(target, drafting.beside_tiny(target, folder), drawing))
     enumerations = []
     for i, case in enumerate(cases):
         watch("enumeration", i, len(cases))
-        enumerations.append(enumerate_case(case))
-    return tuple(enumerations), run_controls(drawing, watch)
+        enumerations.append(enumerated_once(case, parts))
+    return tuple(enumerations), run_controls(drawing, watch, parts)
 
 
 def preserved(target: LoadedModel) -> str:
@@ -163,9 +184,9 @@ def _enumerated(target: LoadedModel, draft: Draft, drawing: Enumerated) -> Itera
     yield Enumerated(draft.name, target, draft, PENALIZED, "frequency and presence penalty")
     described = "temperature 1.3, top-k, top-p, min-p, a bias, an end inside blocks"
     yield Enumerated(draft.name, target, draft, TRUNCATED, described, length=5, longest=3, end=2)
-    if draft.name != drawing.draft.name:
-        name = drawing.draft.name
-        yield Enumerated(name, target, drawing.draft, PENALIZED, "frequency and presence penalty")
+    if draft.name != drawing.name:
+        described = "frequency and presence penalty"
+        yield replace(drawing, params=PENALIZED, described=described)
 
 
 def _faults(checks: Checks) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.judges import Judge, draft_rows, honest, target_rows
+from fewbit.certify.parts import Parts
 from fewbit.certify.paths import DisagreementError, NumberPath, all_paths, unused
 from fewbit.engine.engine import Drawing, Engine
 from fewbit.engine.loaded import LoadedModel
@@ -26,6 +27,7 @@ from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
 from fewbit.keyed_random import Purpose
 from fewbit.records.certificate import EnumerationCase
+from fewbit.records.kept import fingerprint
 from fewbit.runtime.executor import Executor
 from fewbit.sampling import (
     Block,
@@ -62,6 +64,12 @@ class Enumerated:
     length: int = 4
     longest: int = 2
     end: int | None = None
+
+    @property
+    def key(self) -> str:
+        """What it is kept by: the draft's name and all that is asked."""
+        asked = (self.params, self.prompt, self.length, self.longest, self.end)
+        return f"{self.name} {fingerprint(*asked)[:16]}"
 
     @property
     def request(self) -> Request:
@@ -119,6 +127,11 @@ def enumerate_case(case: Enumerated, planted: Planted = NOTHING) -> EnumerationC
         tolerance=TOLERANCE,
         fault=fault,
     )
+
+
+def enumerated_once(case: Enumerated, parts: Parts) -> EnumerationCase:
+    """Return the comparison where it is kept, or make and keep it."""
+    return parts.once("enumeration", case.key, EnumerationCase, partial(enumerate_case, case))
 
 
 def engine_law(case: Enumerated, planted: Planted = NOTHING) -> Found:

@@ -5,17 +5,19 @@ Every token's log-probability is compared too, bit for bit: it tells whether the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from fewbit.certify.cases import PROMPTS, SAMPLED, CertifySettings
-from fewbit.certify.forced import Disturbed, Said, Tally, forced, said
+from fewbit.certify.forced import Disturbed, Said, Tally, forced, fresh, said
+from fewbit.certify.parts import Parts
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
 from fewbit.progress import Progress
-from fewbit.records.certificate import EqualityCase, EqualityCheck
+from fewbit.records.certificate import EqualityCase, EqualityCheck, PlainRun
 from fewbit.speculate.drafts import Draft
 
 
@@ -24,35 +26,53 @@ def check_equality(
     draft: Draft,
     settings: CertifySettings,
     watch: Progress,
+    parts: Parts | None = None,
 ) -> EqualityCheck:
-    """Run every request plain and alone, then along the draft in batches of several sizes."""
+    """Run every request plain and alone, then along the draft in batches of several sizes.
+
+    Raises:
+        FewbitError: a request failed.
+    """
+    parts = parts or Parts()
     asked = _requests(target, settings)
-    names, requests = list(asked), list(asked.values())
     plain = []
-    for i, request in enumerate(requests):
-        watch("plain runs", i, len(requests))
-        plain += said(target.served, [request])
+    for i, (name, request) in enumerate(asked.items()):
+        watch("plain runs", i, len(asked))
+        run = partial(_plain_run, target, request)
+        plain.append(parts.once("plain", name, PlainRun, run))
     cases = []
-    planned = list(_planned(target, draft, settings))
-    for i, (drafts, longest, together) in enumerate(planned):
+    planned = list(_planned(draft, settings, len(asked)))
+    for i, case in enumerate(planned):
         watch("equality", i, len(planned))
-        tally, found = Tally(), list[Said]()
-        for at in range(0, len(requests), together):
-            batch = requests[at : at + together]
-            found += said(target.served, batch, forced(drafts, longest), tally)
-        cases.append(
-            EqualityCase(
-                draft=drafts.name,
-                disturbed=isinstance(drafts, Disturbed),
-                longest=longest,
-                together=min(together, len(requests)),
-                requests=len(requests),
-                tokens=sum(len(tokens) for tokens, _ in plain),
-                acceptance=tally.acceptance,
-                difference=_difference(names, plain, found),
-            )
-        )
+        compared = partial(_compared, target, asked, plain, case)
+        cases.append(parts.once("equality", case.name, EqualityCase, compared))
     return EqualityCheck(prompts=tuple(PROMPTS), params=tuple(SAMPLED), cases=tuple(cases))
+
+
+def _plain_run(target: LoadedModel, request: Request) -> PlainRun:
+    ((tokens, logprobs),) = said(target.served, [request])
+    return PlainRun(tokens=tokens, logprobs=tuple(found.logprob for found in logprobs))
+
+
+def _compared(
+    target: LoadedModel, asked: Mapping[str, Request], plain: Sequence[PlainRun], case: _Case
+) -> EqualityCase:
+    """Run every request along the draft, and compare."""
+    tally, found, requests = Tally(), list[Said](), list(asked.values())
+    drafts = case.opened(target.vocabulary)
+    for at in range(0, len(requests), case.together):
+        batch = requests[at : at + case.together]
+        found += said(target.served, batch, forced(drafts, case.longest), tally)
+    return EqualityCase(
+        draft=drafts.name,
+        disturbed=case.disturbed,
+        longest=case.longest,
+        together=case.together,
+        requests=len(requests),
+        tokens=sum(len(run.tokens) for run in plain),
+        acceptance=tally.acceptance,
+        difference=_difference(list(asked), plain, found),
+    )
 
 
 def _requests(target: LoadedModel, settings: CertifySettings) -> dict[str, Request]:
@@ -65,28 +85,50 @@ def _requests(target: LoadedModel, settings: CertifySettings) -> dict[str, Reque
     return found
 
 
-def _planned(
-    target: LoadedModel, draft: Draft, settings: CertifySettings
-) -> Iterator[tuple[Draft, int, int]]:
-    """Yield drafts, their lengths and batch sizes; the disturbed draft once for each length."""
-    for longest, together in product(settings.lengths, settings.together):
-        yield draft, longest, together
-    disturbed = Disturbed(draft, target.vocabulary)
-    for longest in settings.lengths:
-        yield disturbed, longest, max(settings.together)
+@dataclass(frozen=True)
+class _Case:
+    """All requests along a draft: how many tokens at once, how many requests in a batch."""
+
+    draft: Draft
+    longest: int
+    together: int
+    disturbed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is kept by."""
+        kind = "disturbed" if self.disturbed else "draft"
+        return f"{kind}, {self.longest} at once, {self.together} together"
+
+    def opened(self, vocabulary: int) -> Draft:
+        """Return the draft, knowing no sequence."""
+        draft = fresh(self.draft)
+        return Disturbed(draft, vocabulary) if self.disturbed else draft
 
 
-def _difference(names: Sequence[str], plain: Sequence[Said], drafted: Sequence[Said]) -> str:
+def _planned(draft: Draft, settings: CertifySettings, requests: int) -> Iterator[_Case]:
+    """Yield the cases; the disturbed draft once for each length.
+
+    Batches that all requests fit in are one.
+    """
+    sizes = dict.fromkeys(min(together, requests) for together in settings.together)
+    for longest, together in product(dict.fromkeys(settings.lengths), sizes):
+        yield _Case(draft, longest, together)
+    for longest in dict.fromkeys(settings.lengths):
+        yield _Case(draft, longest, max(sizes), disturbed=True)
+
+
+def _difference(names: Sequence[str], plain: Sequence[PlainRun], drafted: Sequence[Said]) -> str:
     """Return the first difference of two runs, in words; empty where they are equal."""
-    for name, (tokens, chances), (other, others) in zip(names, plain, drafted, strict=True):
-        if len(tokens) != len(other):
-            return f"{name}: {len(other)} tokens with the draft, {len(tokens)} without"
-        for i, (token, found) in enumerate(zip(tokens, other, strict=True)):
+    for name, run, (other, logprobs) in zip(names, plain, drafted, strict=True):
+        if len(run.tokens) != len(other):
+            return f"{name}: {len(other)} tokens with the draft, {len(run.tokens)} without"
+        for i, (token, found) in enumerate(zip(run.tokens, other, strict=True)):
             if token != found:
                 return f"{name}: token {i} is {found} with the draft, {token} without"
-            if chances[i] != others[i]:
+            if run.logprobs[i] != logprobs[i].logprob:
                 return (
-                    f"{name}: the log-probability of token {i} is {others[i].logprob!r} with the "
-                    f"draft, {chances[i].logprob!r} without"
+                    f"{name}: the log-probability of token {i} is {logprobs[i].logprob!r} with the "
+                    f"draft, {run.logprobs[i]!r} without"
                 )
     return ""

@@ -11,8 +11,11 @@ from fewbit.errors import FewbitError
 from fewbit.keyed_random import Purpose, uniform
 from fewbit.records.certificate import Acceptance
 from fewbit.sampling import Drawn, TokenLogprob, sample_blocks
+from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
+from fewbit.speculate.head_draft import HeadDraft
+from fewbit.speculate.model_draft import ModelDraft
 
 WRONG = 1 / 3
 """The share of a disturbed draft's tokens that are replaced."""
@@ -90,13 +93,25 @@ def said(
         FewbitError: a request failed.
     """
     drawing = Drawing() if tally is None else Drawing(draw=tally.draw)
-    engine = Engine(served, speculation, drawing=drawing)
+    engine = Engine(served, speculation, clock=stopped, drawing=drawing)
     found: list[tuple[list[int], list[TokenLogprob]]] = [([], []) for _ in requests]
     for output in engine.generate(requests):
         _raise(output.fault)
         found[output.request][0].extend(output.tokens)
         found[output.request][1].extend(output.logprobs)
     return [(tuple(tokens), tuple(logprobs)) for tokens, logprobs in found]
+
+
+def stopped() -> float:
+    """Return 0: no step seems slow, so prompts are cut, and drafts asked, the same in every run."""
+    return 0.0
+
+
+def fresh(draft: Draft) -> Draft:
+    """Return a draft that knows no sequence, nor what others began with, on the same store."""
+    if isinstance(draft, CombinedDraft):
+        return CombinedDraft(*map(fresh, draft.parts))
+    return draft.anew() if isinstance(draft, ModelDraft | HeadDraft) else draft
 
 
 def forced(draft: Draft, longest: int) -> Speculation:

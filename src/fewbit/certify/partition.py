@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from statistics import NormalDist
 from typing import Any
@@ -24,12 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.cases import PROMPTS
-from fewbit.certify.forced import forced
+from fewbit.certify.forced import forced, fresh, stopped
+from fewbit.certify.parts import Parts
 from fewbit.engine.engine import Drawing, Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
 from fewbit.progress import Progress
+from fewbit.records.base import Record
 from fewbit.records.certificate import SamplingCheck
 from fewbit.sampling import Block, Drawn, SamplingParams, TokenSampler, sample_blocks
 from fewbit.speculate.drafts import Draft
@@ -62,10 +65,15 @@ class Sought:
 SOUGHT = Sought()
 
 
-def check_sampling(
-    target: LoadedModel, draft: Draft, longest: int, watch: Progress, sought: Sought = SOUGHT
+def check_sampling(  # noqa: PLR0913, PLR0917
+    target: LoadedModel,
+    draft: Draft,
+    longest: int,
+    watch: Progress,
+    sought: Sought = SOUGHT,
+    parts: Parts | None = None,
 ) -> SamplingCheck:
-    """Draw until the bias sought would be noticed, and test.
+    """Draw, wave after wave of requests, until the bias sought would be noticed, and test.
 
     Args:
         target: the model.
@@ -73,20 +81,46 @@ def check_sampling(
         longest: tokens drafted at once.
         watch: told of progress.
         sought: what is to be noticed.
+        parts: keeps the waves.
     """
-    counted = _Counted(target.vocabulary, sought.draw)
-    engine = Engine(
-        target.served, forced(draft, longest), drawing=Drawing(_repeatable, counted.draw)
-    )
+    parts, counted = parts or Parts(), Counted()
     wanted = tokens_needed(sought.bias, 0.25)
-    for requests in _waves(target):
+    for number, requests in enumerate(_waves(target)):
         watch("sampling", min(counted.tokens, wanted - 1), wanted)
-        for output in engine.generate(requests):
-            if output.fault is not None:
-                raise output.fault
+        draw = partial(_drawn_wave, target, draft, longest, requests, sought)
+        counted += parts.once("sampling", f"wave {number}, {longest} at once", Counted, draw)
         if counted.tokens > 0 and counted.tokens >= tokens_needed(sought.bias, counted.spread):
-            return counted.check()
+            return _tested(counted)
     raise AssertionError("requests do not end")
+
+
+def _drawn_wave(
+    target: LoadedModel, draft: Draft, longest: int, requests: Sequence[Request], sought: Sought
+) -> Counted:
+    """Draw one wave of requests."""
+    counting = _Counting(target.vocabulary, sought.draw)
+    speculation = forced(fresh(draft), longest)
+    drawing = Drawing(_repeatable, counting.draw)
+    engine = Engine(target.served, speculation, clock=stopped, drawing=drawing)
+    for output in engine.generate(requests):
+        if output.fault is not None:
+            raise output.fault
+    return counting.counted
+
+
+def _tested(counted: Counted) -> SamplingCheck:
+    deviation = float(np.sqrt(counted.variance))
+    return SamplingCheck(
+        partition=PARTITION,
+        tokens=counted.tokens,
+        drafted=counted.drafted,
+        bias=counted.total / counted.tokens,
+        z=counted.total / deviation,
+        critical=CRITICAL,
+        level=LEVEL,
+        detectable=_SHIFT * deviation / counted.tokens,
+        power=POWER,
+    )
 
 
 def tokens_needed(bias: float, spread: float) -> int:
@@ -94,20 +128,49 @@ def tokens_needed(bias: float, spread: float) -> int:
     return int(spread * (_SHIFT / bias) ** 2) + 1
 
 
-class _Counted:
-    """Draws, and sums over the tokens that count: indicator - probability, and the variances."""
+class Counted(Record, frozen=True, kw_only=True):
+    """Sums over the tokens that count."""
+
+    tokens: int = 0
+    drafted: int = 0
+    """Of them, those that were drafted."""
+    total: float = 0.0
+    """Of indicator - probability."""
+    variance: float = 0.0
+
+    @property
+    def spread(self) -> float:
+        """The mean variance of a token that counted."""
+        return self.variance / self.tokens
+
+    def __add__(self, other: Counted) -> Counted:
+        """Return the sums over both."""
+        return Counted(
+            tokens=self.tokens + other.tokens,
+            drafted=self.drafted + other.drafted,
+            total=self.total + other.total,
+            variance=self.variance + other.variance,
+        )
+
+
+class _Counting:
+    """Draws, and sums over the tokens that count."""
 
     def __init__(self, vocabulary: int, draw: Callable[..., list[Drawn]]) -> None:
-        self.tokens = 0
-        self._drafted = 0
+        self._tokens = self._drafted = 0
         self._total = self._variance = 0.0
         self._vocabulary = vocabulary
         self._draw = draw
 
     @property
-    def spread(self) -> float:
-        """The mean variance of a token that counted."""
-        return self._variance / self.tokens
+    def counted(self) -> Counted:
+        """What was counted."""
+        return Counted(
+            tokens=self._tokens,
+            drafted=self._drafted,
+            total=self._total,
+            variance=self._variance,
+        )
 
     def draw(
         self, logits: NDArray[np.float32], blocks: Sequence[Block], **options: Any
@@ -128,25 +191,10 @@ class _Counted:
         """Add a token that is in the first part with this chance; return whether it counts."""
         if not ROOM <= chance <= 1 - ROOM:
             return False
-        self.tokens += 1
+        self._tokens += 1
         self._total += token % 2 - chance
         self._variance += chance * (1 - chance)
         return True
-
-    def check(self) -> SamplingCheck:
-        """Return the test."""
-        deviation = float(np.sqrt(self._variance))
-        return SamplingCheck(
-            partition=PARTITION,
-            tokens=self.tokens,
-            drafted=self._drafted,
-            bias=self._total / self.tokens,
-            z=self._total / deviation,
-            critical=CRITICAL,
-            level=LEVEL,
-            detectable=_SHIFT * deviation / self.tokens,
-            power=POWER,
-        )
 
 
 def _repeatable(params: SamplingParams, **given: Any) -> TokenSampler:

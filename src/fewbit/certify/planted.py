@@ -6,17 +6,25 @@ Each says where it was met. A certificate whose controls were not caught proves 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate_case
+from fewbit.certify.enumeration import (
+    TOLERANCE,
+    Enumerated,
+    Planted,
+    enumerate_case,
+    enumerated_once,
+)
 from fewbit.certify.judges import Rows, by_block
+from fewbit.certify.parts import Parts
 from fewbit.certify.paths import Key, NumberPath
 from fewbit.keyed_random import Purpose
 from fewbit.progress import Progress
-from fewbit.records.certificate import ControlCase, EnumerationCase
+from fewbit.records.certificate import ControlCase
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import StepInput
 from fewbit.sampling import Block, SamplingParams
@@ -162,25 +170,29 @@ CONTROLS = (
 )
 
 
-def run_controls(case: Enumerated, watch: Progress) -> tuple[ControlCase, ...]:
+def run_controls(
+    case: Enumerated, watch: Progress, parts: Parts | None = None
+) -> tuple[ControlCase, ...]:
     """Return what the enumeration says of each bug, and of the same request without it.
 
     The bug must be what makes the difference, so both are run.
     """
-    right: dict[str, EnumerationCase] = {}
+    parts = parts or Parts()
     found = []
     for i, control in enumerate(CONTROLS):
         watch("controls", i, len(CONTROLS))
         asked = replace(case, params=control.params)
-        if repr(control.params) not in right:
-            right[repr(control.params)] = enumerate_case(asked)
-        found.append(
-            ControlCase(
-                bug=control.bug,
-                planted=control.described,
-                distance=enumerate_case(asked, control.planted).distance,
-                without=right[repr(control.params)].distance,
-                tolerance=TOLERANCE,
-            )
-        )
+        right = enumerated_once(asked, parts)
+        planted = partial(_planted, control, asked, right.distance)
+        found.append(parts.once("controls", control.bug, ControlCase, planted))
     return tuple(found)
+
+
+def _planted(control: Control, asked: Enumerated, without: float) -> ControlCase:
+    return ControlCase(
+        bug=control.bug,
+        planted=control.described,
+        distance=enumerate_case(asked, control.planted).distance,
+        without=without,
+        tolerance=TOLERANCE,
+    )

@@ -6,14 +6,16 @@ must have been written over by that of the token that took its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.cases import PROMPTS, SAMPLED
-from fewbit.certify.forced import Disturbed, Tally, forced, said
+from fewbit.certify.forced import Disturbed, Tally, forced, fresh, said
+from fewbit.certify.parts import Parts
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
@@ -24,12 +26,16 @@ from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE, StepInput
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, parts_of
+from fewbit.speculate.head_draft import HeadDraft
 from fewbit.speculate.model_draft import ModelDraft
 
 PAGES = 2
 """Whole pages to fill, counted from the page in which the prompt ends."""
 
 _PROMPT = "rewrite"
+
+_FEW = 16
+"""Ids below this are tokens of every model."""
 
 
 class WrittenStore:
@@ -54,31 +60,56 @@ class WrittenStore:
         return self._executor.step(step)
 
 
-def check_caches(target: LoadedModel, draft: Draft, longest: int) -> tuple[CacheCase, ...]:
+def check_caches(
+    target: LoadedModel, draft: Draft, longest: int, parts: Parts | None = None
+) -> tuple[CacheCase, ...]:
     """Compare the store after greedy and sampled runs, along the draft and a disturbed one."""
-    disturbed = Disturbed(draft, target.vocabulary)
-    names = list(SAMPLED)
-    return (
-        check_cache(target, draft, names[0], longest),
-        check_cache(target, disturbed, names[-1], longest),
+    parts, names = parts or Parts(), list(SAMPLED)
+
+    def disturbed() -> Draft:
+        return Disturbed(fresh(draft), target.vocabulary)
+
+    runs = ((names[0], lambda: fresh(draft)), (names[-1], disturbed))
+    return tuple(
+        parts.once(
+            "caches",
+            f"{params}, {longest} at once",
+            CacheCase,
+            partial(check_cache, target, opened, params, longest),
+        )
+        for params, opened in runs
     )
 
 
-def check_draft_caches(target: LoadedModel, draft: Draft, longest: int) -> tuple[CacheCase, ...]:
-    """Compare the store of a draft that is a model with a fresh pass, after a run with rejections.
+def check_draft_caches(
+    target: LoadedModel, draft: Draft, longest: int, parts: Parts | None = None
+) -> tuple[CacheCase, ...]:
+    """Compare the stores of drafts that have one, after a run with rejections, with a fresh pass.
 
-    Nothing for a draft without a store of its own, and for a head, whose rows need states that are
-    let go of once they are read.
+    Those of a model and of a head; nothing for a draft without a store of its own.
     """
-    models = [part for part in parts_of(draft) if isinstance(part, ModelDraft)]
-    return tuple(_draft_cache(target, model, longest) for model in models)
+    parts = parts or Parts()
+    own = [part for part in parts_of(draft) if isinstance(part, ModelDraft | HeadDraft)]
+    return tuple(
+        parts.once(
+            "draft caches",
+            f"{part.name}, {longest} at once",
+            CacheCase,
+            partial(_draft_cache, target, part, longest),
+        )
+        for part in own
+    )
 
 
-def _draft_cache(target: LoadedModel, draft: ModelDraft, longest: int) -> CacheCase:
+def _draft_cache(target: LoadedModel, own: ModelDraft | HeadDraft, longest: int) -> CacheCase:
     name = list(SAMPLED)[-1]
     prompt = target.text_prompt(PROMPTS[_PROMPT])
-    left, tally = _Left(draft), Tally()
-    request = Request(prompt, SAMPLED[name], StopCondition((1 + PAGES) * PAGE))
+    # Runs of the same requests before may have left there just what belongs there: with another
+    # text in the pages, a row that is never written shows.
+    own.anew().spoil([token % _FEW for token in range(len(prompt) + (1 + PAGES) * PAGE)])
+    draft = own.anew()
+    left = _LeftHead(draft) if isinstance(draft, HeadDraft) else _Left(draft, draft.beside_fresh)
+    request, tally = Request(prompt, SAMPLED[name], StopCondition((1 + PAGES) * PAGE)), Tally()
     said(target.served, [request], forced(left, longest), tally)
     return CacheCase(
         params=name,
@@ -92,10 +123,18 @@ def _draft_cache(target: LoadedModel, draft: ModelDraft, longest: int) -> CacheC
 
 
 class _Left:
-    """A draft that looks at what it has of a sequence before it forgets it."""
+    """A draft that looks at what it has of its one sequence before it forgets it.
 
-    def __init__(self, draft: ModelDraft) -> None:
+    `compare` returns its pages beside those of a fresh pass, given the sequence and its tokens.
+    """
+
+    def __init__(
+        self,
+        draft: ModelDraft | HeadDraft,
+        compare: Callable[[int, Sequence[int]], list[tuple[bytes, bytes]]],
+    ) -> None:
         self._draft = draft
+        self._compare = compare
         self._tokens: Sequence[int] = ()
         self.pairs: list[tuple[bytes, bytes]] = []
         self.name = draft.name
@@ -112,12 +151,32 @@ class _Left:
     def release(self, sequence: int) -> None:
         """Compare, and forget."""
         if self._tokens:
-            self.pairs = self._draft.beside_fresh(sequence, self._tokens)
+            self.pairs = self._compare(sequence, self._tokens)
         self._draft.release(sequence)
 
 
-def check_cache(target: LoadedModel, draft: Draft, params: str, longest: int) -> CacheCase:
+class _LeftHead(_Left):
+    """A head that does so: it keeps the states that it was handed, for the fresh pass."""
+
+    def __init__(self, draft: HeadDraft) -> None:
+        super().__init__(
+            draft, lambda sequence, tokens: draft.beside_fresh(sequence, tokens, self._states)
+        )
+        self.width = draft.width
+        self._watch = draft.watch
+        self._states = np.empty((0, draft.width), np.float32)
+
+    def watch(self, sequence: int, first: int, states: NDArray[np.float32]) -> None:
+        """Take the states of a sequence's positions from `first` on, float32 [rows, width]."""
+        self._states = np.concatenate([self._states[:first], states])
+        self._watch(sequence, first, states)
+
+
+def check_cache(
+    target: LoadedModel, opened: Callable[[], Draft], params: str, longest: int
+) -> CacheCase:
     """Run one request along a draft and compare the whole pages that it leaves."""
+    draft = opened()
     prompt = target.text_prompt(PROMPTS[_PROMPT])
     count = (len(prompt) // PAGE + PAGES) * PAGE + 1 - len(prompt)
     store = WrittenStore(target.runner.executor)

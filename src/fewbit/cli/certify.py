@@ -15,10 +15,12 @@ from fewbit.errors import UsageError
 if TYPE_CHECKING:
     from fewbit.certify.cases import CertifySettings
     from fewbit.certify.certificate import OpenDraft
-    from fewbit.engine.chosen_draft import ChosenDraft
+    from fewbit.certify.parts import Parts
+    from fewbit.engine.chosen_draft import ChosenDraft, OpenedDraft
     from fewbit.engine.loaded import LoadedModel
     from fewbit.model.runner import RunSettings
     from fewbit.records.certificate import Certificate
+    from fewbit.records.conditions import Conditions
     from fewbit.speculate.drafts import Draft
 
 CONTEXT = 512
@@ -35,13 +37,15 @@ def certify(  # noqa: PLR0913
     concurrency: str = "1,4,16",
     tokens: int = 24,
     long: Annotated[bool, Parameter(negative="")] = False,
+    work: Path | None = None,
     running: RunningOptions = RUNNING,
     html: HtmlOption = None,
     json: JsonOption = None,
 ) -> int:
     """Prove that a draft changes nothing of what a model says.
 
-    Exit code 0 is CERTIFIED, 3 NOT CERTIFIED, 4 INCONCLUSIVE.
+    Exit code 0 is CERTIFIED, 3 NOT CERTIFIED, 4 INCONCLUSIVE; 75 is stopped, where --work keeps
+    what was checked and the same command goes on.
 
     Example: fewbit certify smollm2-135m --draft ngram --html certificate.html
 
@@ -53,6 +57,7 @@ def certify(  # noqa: PLR0913
         concurrency: How many requests at once; several numbers, separated by commas.
         tokens: Tokens that each compared request generates.
         long: Also sample from the model itself, with 80% power for a bias of 0.01; minutes.
+        work: A folder that keeps every part that has ended; one run at a time uses it.
         running: How the model runs.
         html: Write the certificate as a page that opens offline to this file.
         json: Write the certificate to this file; - prints it on stdout instead of the tables.
@@ -67,27 +72,32 @@ def certify(  # noqa: PLR0913
     lengths = counts("draft-tokens", draft_tokens, "1,4,8")
     together = counts("concurrency", concurrency, "1,4,8")
     settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
-    found = certificate_of(locate(model), draft, draft_text, settings, running)
+    found = certificate_of(locate(model), draft, draft_text, settings, running, work)
     if html is not None:
         write_bytes(html, certificate_page(found).encode())
     deliver(found, json, print_certificate)
     return found.standing.exit_code
 
 
-def certificate_of(
+def certificate_of(  # noqa: PLR0913, PLR0917
     model: Path,
     draft: str,
     draft_text: Path | None,
     settings: CertifySettings,
     running: RunningOptions,
+    work: Path | None = None,
 ) -> Certificate:
     """Open a model and a draft beside it, and check; progress goes to stderr.
 
     Raises:
         UsageError: the draft is none, or none of that name.
+        StoppedError: an interrupt or SIGTERM came, and `work` keeps what was checked.
         FewbitError: as `certify.certificate.certify`.
     """
+    from fewbit.certify.certificate import certify as certified
     from fewbit.cli.drafts import chosen_draft
+    from fewbit.cli.progress import watched
+    from fewbit.cli.stopping import resumable
     from fewbit.engine.loaded import load_model
 
     longest = max(settings.lengths)
@@ -95,32 +105,53 @@ def certificate_of(
     run = chosen.target_settings(running.settings(max(settings.together) + 1, CONTEXT))
     target = load_model(model, run)
     kind = chosen_draft(_shallow(draft), longest, draft_text)
-    return _certified(target, _opened(chosen, kind, target, run), settings, run)
+    opened = chosen.opened(target, run)
+    drafting = _beside(opened, kind, target, run)
+    ran = _conditions(target, run)
+    text = None if draft_text is None else draft_text.read_bytes()
+    parts = _parts(work, target, opened, (drafting.draft.name, text, settings.tokens, ran))
+    with resumable(work), watched() as watch:
+        return certified(target, drafting, settings, ran, watch, parts)
 
 
-def _certified(
-    target: LoadedModel, drafting: OpenDraft, settings: CertifySettings, run: RunSettings
-) -> Certificate:
-    from fewbit.certify.certificate import certify as certified
-    from fewbit.cli.progress import watched
+def _conditions(target: LoadedModel, run: RunSettings) -> Conditions:
     from fewbit.evaluate.conditions import conditions
     from fewbit.runtime.native import available_cores
 
-    ran = conditions(
+    return conditions(
         target.runner.kernels,
         run.threads or available_cores(),
         "native",
         kv=run.cache_type.value,
         rotated_keys=run.rotate_keys,
     )
-    with watched() as watch:
-        return certified(target, drafting, settings, ran, watch)
 
 
-def _opened(
-    chosen: ChosenDraft, kind: ChosenDraft, target: LoadedModel, run: RunSettings
+def _parts(
+    work: Path | None, target: LoadedModel, opened: OpenedDraft, asked: tuple[object, ...]
+) -> Parts:
+    """Return what a work folder keeps of these very models, asked for the same."""
+    from fewbit.certify.parts import Parts, parts_in
+    from fewbit.tokens.identity import fingerprint
+
+    if work is None:
+        return Parts()
+    own = opened.kernels if opened.record is None else opened.record.kernels
+    return parts_in(
+        work,
+        target.runner.source.checkpoint.stamps(),
+        target.runner.kernels,
+        fingerprint(target.tokenizer),
+        opened.stamps,
+        own,
+        asked,
+    )
+
+
+def _beside(
+    opened: OpenedDraft, kind: ChosenDraft, target: LoadedModel, run: RunSettings
 ) -> OpenDraft:
-    """Return the draft beside the target, and how one of its kind is opened beside a tiny one.
+    """Return the draft beside the target, with how one of its kind is opened beside a tiny one.
 
     A tiny model runs as the target does, but for static scales, which it has none of.
     """
@@ -130,7 +161,6 @@ def _opened(
     from fewbit.model.head_source import open_head
     from fewbit.records.kernels import Activations
 
-    opened = chosen.opened(target, run)
     if opened.speculation is None:
         raise UsageError("--draft is none, which changes nothing; name a draft to certify.")
     static = run.activations is Activations.STATIC

@@ -146,7 +146,7 @@ def _evidence(  # noqa: PLR0913, PLR0917
         pair=pair,
         evaluation=evaluation,
         refused=refused,
-        certificate=certificate_of(target, drafting.draft, None, certifying, running),
+        certificate=certificate_of(target, drafting.draft, None, certifying, running, quality.work),
         speculation=speculation_report(
             target, running.speed(_PROMPT, service.tokens, together), drafting
         ),

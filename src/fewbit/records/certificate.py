@@ -40,6 +40,14 @@ class Acceptance(Record, frozen=True, kw_only=True):
         return self.tested - self.accepted
 
 
+class PlainRun(Record, frozen=True, kw_only=True):
+    """What a request said alone and without a draft."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of each token, under the model's unchanged logits."""
+
+
 class EqualityCase(Record, frozen=True, kw_only=True):
     """All requests once more, along a draft, compared with their plain runs."""
 

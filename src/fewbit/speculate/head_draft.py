@@ -57,6 +57,10 @@ class Head(Protocol):
         """Floats of the target's states for one position."""
         ...
 
+    def page(self, page: int) -> bytes:
+        """Return the keys and values of a page of its store."""
+        ...
+
     def fuse(self, states: Rows) -> Rows:
         """Return what rows of verified positions read, [rows, hidden], for states [rows, width]."""
         ...
@@ -229,6 +233,10 @@ class HeadDraft:
         self._rows = KeptRows()
         self._call = 0
 
+    def anew(self) -> HeadDraft:
+        """Return a draft on the same store that knows nothing; only one of the two is then used."""
+        return HeadDraft(self._model, read_rows=self._read_rows)
+
     @property
     def name(self) -> str:
         """The head's name."""
@@ -281,6 +289,47 @@ class HeadDraft:
             else run.drawing.proposal(self._model.support, run.state.ended)
             for run in runs
         ]
+
+    def beside_fresh(
+        self, sequence: int, tokens: Sequence[int], states: Rows
+    ) -> list[tuple[bytes, bytes]]:
+        """Return each whole page that was read of a sequence, and what one pass over it writes.
+
+        For certificates: every row must have been written with the target's own state, over what
+        was drafted there.
+
+        Args:
+            sequence: which.
+            tokens: all of them.
+            states: float32 [positions, width], the target's, of all positions but the last.
+
+        Raises:
+            RequestError: the store has no room for the pass.
+        """
+        state, head = self._state(sequence), self._model.head
+        whole = state.computed // PAGE
+        rows = slice(state.base, state.base + whole * PAGE)
+        fresh = PageTable(self._pool)
+        self._write(tokens[1:][rows], states[rows], fresh)
+        pairs = zip(state.table.array[:whole], fresh.array, strict=True)
+        found = [(head.page(int(old)), head.page(int(new))) for old, new in pairs]
+        fresh.roll_back(0)
+        return found
+
+    def spoil(self, tokens: Sequence[int]) -> None:
+        """Write the rows of another text where the next sequence's pages will lie."""
+        table = PageTable(self._pool)
+        self._write(tokens, np.zeros((len(tokens), self.width), np.float32), table)
+        table.roll_back(0)
+
+    def _write(self, tokens: Sequence[int], states: Rows, table: PageTable) -> None:
+        """Write rows in one pass over them."""
+        head = self._model.head
+        table.grow(len(tokens))
+        for at in range(0, len(tokens), self._read_rows):
+            placed = Placed(tokens[at : at + self._read_rows], at, table.array)
+            fused = head.fuse(states[at : at + self._read_rows])
+            head.step(step_input([placed], [False]), fused)
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""

@@ -156,6 +156,10 @@ class ModelDraft:
         self._rows = KeptRows()
         self._call = 0
 
+    def anew(self) -> ModelDraft:
+        """Return a draft on the same store that knows nothing; only one of the two is then used."""
+        return ModelDraft(self._model, read_rows=self._read_rows)
+
     @property
     def name(self) -> str:
         """The model's name."""
@@ -209,16 +213,26 @@ class ModelDraft:
         text = state.text(tokens, self._model.tokens)
         whole = state.computed // PAGE
         fresh = PageTable(self._pool)
-        fresh.grow(whole * PAGE)
-        for at in range(0, whole * PAGE, self._read_rows):
-            rows = np.array(text[at : min(at + self._read_rows, whole * PAGE)], np.int32)
-            span = Span(0, len(rows), at, fresh.array)
-            executor.step(StepInput(rows, (span,), np.empty(0, np.int32)))
+        self._write(text[: whole * PAGE], fresh)
         assert isinstance(executor, NativeExecutor | ReferenceExecutor)
         pairs = zip(state.table.array[:whole], fresh.array, strict=True)
         found = [(executor.page(int(old)), executor.page(int(new))) for old, new in pairs]
         fresh.roll_back(0)
         return found
+
+    def spoil(self, tokens: Sequence[int]) -> None:
+        """Write the rows of another text, its own ids, where the next sequence's pages will lie."""
+        table = PageTable(self._pool)
+        self._write(tokens, table)
+        table.roll_back(0)
+
+    def _write(self, text: Sequence[int], table: PageTable) -> None:
+        """Write the rows of a text in one pass over it."""
+        table.grow(len(text))
+        for at in range(0, len(text), self._read_rows):
+            rows = np.array(text[at : at + self._read_rows], np.int32)
+            span = Span(0, len(rows), at, table.array)
+            self._model.executor.step(StepInput(rows, (span,), np.empty(0, np.int32)))
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
