@@ -22,7 +22,7 @@ SIZES = {
 KEPT = np.array([1, 2, 5, 7, 11, 30, 31, 64, 100, 101, 200, 301, 302, 303, 310, 319])
 
 
-def head_weights(config, kept=KEPT, seed=5, own_embedding=True):
+def head_weights(config, kept=KEPT, seed=5, own_embedding=True, layers=1):
     """Return float32 weights by the names of speculators, for a target of this configuration."""
     rng = np.random.default_rng(seed)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -43,6 +43,12 @@ def head_weights(config, kept=KEPT, seed=5, own_embedding=True):
             for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
         },
     }
+    for n in range(1, layers):
+        first = {name: shape for name, shape in shapes.items() if name.startswith("layers.0.")}
+        for name, (rows, *columns) in first.items():
+            wide = any(f".{site}_proj" in name for site in "qkv")
+            later = name.replace("layers.0.", f"layers.{n}.")
+            shapes[later] = (rows, hidden) if wide else (rows, *columns)
     if own_embedding:
         shapes["embed_tokens.weight"] = (config["vocab_size"], hidden)
     found = {}

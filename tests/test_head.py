@@ -8,7 +8,8 @@ from head_cases import KEPT, SIZES, head_weights, write_native, write_speculator
 from safetensors.numpy import load_file, save_file
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
-from fewbit.errors import BadFileError, MissingError, UnsupportedError
+from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
+from fewbit.model import memory
 from fewbit.model.head import HeadConfig, is_head
 from fewbit.model.head_runner import head_runner
 from fewbit.model.head_source import is_head_folder, open_head
@@ -16,6 +17,7 @@ from fewbit.model.head_write import write_head
 from fewbit.model.pieces import Piece, step_of
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
+from fewbit.runtime.memory import Available
 from fewbit.runtime.step import PAGE
 
 FORMS = {"native": write_native, "speculators": write_speculators}
@@ -48,26 +50,38 @@ def rotated(x, theta=5000.0):
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def truth(weights, tokens, states, drafted=0, *, before=False, output=False):
+def truth(weights, tokens, states, drafted=0, *, before=False, output=False, layers=1):
     """Run rows as one text, each drafted row with the state that the row before it made."""
-    w = {
-        name.removeprefix("layers.0."): value.astype(np.float64) for name, value in weights.items()
-    }
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
     if "input_norm.weight" in w:
         states = norm(states, w["input_norm.weight"])
     hidden = states @ w["fc.weight"].T + w.get("fc.bias", 0.0)
     for _ in range(drafted + 1):
-        here = tokens[: len(hidden)]
-        logits, made = layer(w, here, hidden, before=before, output=output)
+        x = first_layer(w, tokens[: len(hidden)], hidden, before=before)
+        for n in range(1, layers):
+            own = of_layer(w, n)
+            read = norm(x, own["input_layernorm.weight"])
+            x = mixed_and_gated(own, read, x)
+        final = norm(x, w["norm.weight"])
+        logits, made = final @ w["lm_head.weight"].T, final if output else x
         hidden = np.vstack([hidden, made[-1:]])
     return logits, made
 
 
-def layer(w, tokens, hidden, *, before, output):
-    rows, size = len(tokens), 16
-    embedded = norm(w["embed_tokens.weight"][tokens], w["input_layernorm.weight"])
-    normed = norm(hidden, w["hidden_norm.weight"])
-    read = np.hstack([embedded, normed])
+def of_layer(w, n):
+    prefix = f"layers.{n}."
+    return {name.removeprefix(prefix): v for name, v in w.items() if name.startswith(prefix)}
+
+
+def first_layer(w, tokens, hidden, *, before):
+    own = of_layer(w, 0)
+    embedded = norm(w["embed_tokens.weight"][tokens], own["input_layernorm.weight"])
+    normed = norm(hidden, own["hidden_norm.weight"])
+    return mixed_and_gated(own, np.hstack([embedded, normed]), normed if before else hidden)
+
+
+def mixed_and_gated(w, read, x):
+    rows, size = len(read), 16
     q, k, v = ((read @ w[f"self_attn.{s}_proj.weight"].T).reshape(rows, -1, size) for s in "qkv")
     q, k = rotated(q), np.repeat(rotated(k), 3, axis=1)
     scores = np.einsum("ihd,jhd->hij", q, k) / 4.0
@@ -75,13 +89,11 @@ def layer(w, tokens, hidden, *, before, output):
     chances = np.exp(scores - scores.max(-1, keepdims=True))
     chances /= chances.sum(-1, keepdims=True)
     mixed = np.einsum("hij,jhd->ihd", chances, np.repeat(v, 3, axis=1)).reshape(rows, -1)
-    x = (normed if before else hidden) + mixed @ w["self_attn.o_proj.weight"].T
+    x = x + mixed @ w["self_attn.o_proj.weight"].T
     inner = norm(x, w["post_attention_layernorm.weight"])
     gate = inner @ w["mlp.gate_proj.weight"].T
     up = inner @ w["mlp.up_proj.weight"].T
-    x = x + (gate / (1 + np.exp(-gate)) * up) @ w["mlp.down_proj.weight"].T
-    final = norm(x, w["norm.weight"])
-    return final @ w["lm_head.weight"].T, final if output else x
+    return x + (gate / (1 + np.exp(-gate)) * up) @ w["mlp.down_proj.weight"].T
 
 
 def run_rows(runner, tokens, hidden, position=0):
@@ -96,6 +108,7 @@ CASES = {
     "normed before the residual": ({"norm_before_residual": True}, {"before": True}),
     "normed at the end": ({"norm_output": True}, {"output": True}),
     "states normed": ({"norm_before_fc": True}, {}),
+    "three layers": ({}, {"layers": 3}),
 }
 
 
@@ -104,7 +117,10 @@ CASES = {
 def test_it_computes_what_its_authors_describe(folder, tmp_path, case, executor):
     """In float32 with 16-bit keys: errors of some 1e-3 of the values, not of their size."""
     fields, options = CASES[case]
-    weights, rng = head_weights(SIZES), np.random.default_rng(1)
+    layers = options.get("layers", 1)
+    weights, rng = head_weights(SIZES, layers=layers), np.random.default_rng(1)
+    if layers > 1:
+        fields = {"transformer_layer_config": {**SIZES, "num_hidden_layers": layers}}
     if "norm_before_fc" in fields:
         weights["input_norm.weight"] = (1 + 0.1 * rng.standard_normal(144)).astype(np.float32)
     path = write_speculators(tmp_path / "head", SIZES, weights, **fields)
@@ -124,11 +140,11 @@ def test_it_computes_what_its_authors_describe(folder, tmp_path, case, executor)
 
 def test_the_truth_tells_the_cases_apart():
     """The negative control of the test above."""
-    weights, rng = head_weights(SIZES), np.random.default_rng(1)
+    weights, rng = head_weights(SIZES, layers=3), np.random.default_rng(1)
     tokens, states = rng.integers(0, 320, 12), rng.standard_normal((10, 144))
     found = [
         truth(weights, tokens, states, 2, **options)[0][-1]
-        for options in ({}, {"before": True}, {"output": True})
+        for options in ({}, {"before": True}, {"output": True}, {"layers": 2}, {"layers": 3})
     ]
     for i, one in enumerate(found):
         for other in found[:i]:
@@ -246,6 +262,25 @@ def test_matrices_that_runs_divide_are_rounded(tmp_path):
     assert {kernel.format for kernel in runner.kernels} == {"q8_0"}
 
 
+def test_memory_is_counted_before_it_is_taken(folder, tmp_path, monkeypatch):
+    path = write_speculators(tmp_path / "head", SIZES, head_weights(SIZES, own_embedding=False))
+    target = target_of(folder / "target")
+    runner = head_runner(open_head(path), target, pages=3, waiting=100)
+    own = {slot: m for slot, m in runner.executor.matrices.items() if slot != "embed.weight"}
+    fused = sum(kernel.bytes for kernel in runner.kernels if kernel.slot == "hidden.weight")
+    vectors = 4 * 4 * SIZES["hidden_size"]  # three norms of the layer and the last one
+    plan = runner.memory
+    assert plan.weights == sum(m.nbytes for m in own.values()) + fused + vectors
+    assert plan.store == runner.executor.store_bytes
+    assert plan.states == 100 * 3 * SIZES["hidden_size"] * 4
+    assert plan.needed == plan.weights + plan.store + plan.workspace + plan.states
+    assert "states of its target" in plan.described
+    small = Available(plan.needed - 1, "left in a planted cgroup")
+    monkeypatch.setattr(memory, "available_memory", lambda: small)
+    with pytest.raises(UsageError, match=r"The head .* needs .* left in a planted cgroup"):
+        head_runner(open_head(path), target, pages=3, waiting=100)
+
+
 def damaged(tmp_path, change=lambda stated: None, tensors=lambda found: None):
     """Write a head, and change its configuration and tensors in place."""
     path = write_speculators(tmp_path / "head", SIZES, head_weights(SIZES))
@@ -264,11 +299,29 @@ def setting(**fields):
 
 LAYER = {**SIZES, "num_hidden_layers": 1}
 BAD = {
-    "two layers": (
+    "two layers, of which one is there": (
         setting(transformer_layer_config={**LAYER, "num_hidden_layers": 2}),
         None,
+        MissingError,
+        "'layers.1",
+    ),
+    "no layer": (
+        setting(transformer_layer_config={**LAYER, "num_hidden_layers": 0}),
+        None,
+        BadFileError,
+        "num_hidden_layers",
+    ),
+    "a window in the second layer": (
+        setting(
+            transformer_layer_config={
+                **LAYER,
+                "num_hidden_layers": 2,
+                "layer_types": ["full_attention", "sliding_attention"],
+            }
+        ),
+        None,
         UnsupportedError,
-        "one decoder layer",
+        "looks back over everything",
     ),
     "a window": (
         setting(transformer_layer_config={**LAYER, "layer_types": ["sliding_attention"]}),
@@ -322,7 +375,7 @@ BAD = {
         None,
         lambda found: found.update({"layers.1.mlp.gate_proj.weight": np.ones((2, 2), np.float32)}),
         UnsupportedError,
-        "has no place",
+        "has no place in an EAGLE-3 head of 1 layer,",
     ),
     "a norm that nothing asks for": (
         None,

@@ -1,9 +1,10 @@
 """Draft heads that continue from a target's hidden states: their configuration and Programs.
 
-A head is one decoder layer that reads, for each position, the embedding of the token that follows
-it and a hidden state. For verified positions that state is fused from those of several of the
-target's layers; for drafted ones it is what the head itself made for the position before. So there
-are two Programs: one that fuses, and one of the layer, whose rows bring their state along.
+A head is a decoder layer that reads, for each position, the embedding of the token that follows it
+and a hidden state; rarely more layers follow, which are those of any decoder. For verified
+positions that state is fused from those of several of the target's layers; for drafted ones it is
+what the head itself made for the position before. So there are two Programs: one that fuses, and
+one of the layers, whose rows bring their state along.
 
 EAGLE-3 (Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
 Training-Time Test", 2025) is the one that is read. Both sides of its wide q, k and v matrices,
@@ -39,8 +40,8 @@ TAPPED = 3
 class HeadConfig:
     """An EAGLE-3 head.
 
-    `layer` is its decoder layer as a model of one layer, its vocabulary the target's and its
-    `head_rows` the tokens that it can propose.
+    `layer` is its decoder layer, or all of them, as a model; its vocabulary is the target's and
+    its `head_rows` the tokens that it can propose.
     """
 
     layer: ModelConfig
@@ -84,8 +85,8 @@ def read_head_config(config: Mapping[str, Any], owner: str = "config.json") -> H
 
     Raises:
         MissingError, BadFileError: a field is absent, of the wrong type or out of range.
-        UnsupportedError: no EAGLE-3 head, or one with more than one layer, a window, or norms that
-            this reader does not know.
+        UnsupportedError: no EAGLE-3 head, or one with a window, or norms that this reader does not
+            know.
     """
     fields = Fields(config, owner)
     if not is_head(config):
@@ -108,14 +109,14 @@ def read_head_config(config: Mapping[str, Any], owner: str = "config.json") -> H
 
 
 def head_program(config: HeadConfig, cache_type: CacheType, *, rotate_keys: bool) -> Program:
-    """Return the Program of the layer: from tokens and `HIDDEN` to logits over its own tokens."""
+    """Return the Program of its layers: from tokens and `HIDDEN` to logits over its own tokens."""
     decoder, logits = _layer_decoder(config, rotate_keys=rotate_keys)
-    return _program(config, decoder, logits, cache_type)
+    return _program(config, decoder, logits, cache_type, config.layer.layers)
 
 
 def fuse_program(config: HeadConfig) -> Program:
     """Return the Program that fuses: from `STATES` to `HIDDEN`."""
-    return _program(config, _fuse_decoder(config), HIDDEN, CacheType.F32)
+    return _program(config, _fuse_decoder(config), HIDDEN, CacheType.F32, 1)
 
 
 def next_state(config: HeadConfig) -> Tap:
@@ -140,7 +141,7 @@ def _fuse_decoder(config: HeadConfig) -> Decoder:
 
 
 def _layer_decoder(config: HeadConfig, *, rotate_keys: bool) -> tuple[Decoder, Buffer]:
-    """Return the layer's ops and the buffer of the logits."""
+    """Return the layers' ops and the buffer of the logits."""
     layer = config.layer
     decoder = Decoder(layer, rotate_keys)
     decoder.widths[HIDDEN] = layer.hidden
@@ -153,12 +154,15 @@ def _layer_decoder(config: HeadConfig, *, rotate_keys: bool) -> tuple[Decoder, B
     v = sides.linear("v", layer.key_width)
     kept = normed if config.norm_before_residual else HIDDEN
     x = decoder.residual(0, "attn_add", kept, decoder.attend(0, q, k, v, table))
-    return decoder, decoder.logits(decoder.mlp_block(0, x))
+    x = decoder.mlp_block(0, x)
+    for n in range(1, layer.layers):
+        x = decoder.mlp_block(n, decoder.attention_block(n, x, table))
+    return decoder, decoder.logits(x)
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """The two inputs of the layer's attention, beside each other in the head's own matrices."""
+    """The two inputs of the first layer's attention, side by side in the head's own matrices."""
 
     decoder: Decoder
     embedded: Buffer
@@ -172,12 +176,14 @@ class _Sides:
         return decoder.residual(0, site, left, right)
 
 
-def _program(config: HeadConfig, decoder: Decoder, out: Buffer, cache_type: CacheType) -> Program:
+def _program(
+    config: HeadConfig, decoder: Decoder, out: Buffer, cache_type: CacheType, layers: int
+) -> Program:
     return Program(
         ops=tuple(decoder.ops),
         widths=decoder.widths,
         logits=out,
-        layers=1,
+        layers=layers,
         vocabulary=config.layer.vocabulary,
         context=config.layer.context,
         cache_type=cache_type,
@@ -185,21 +191,17 @@ def _program(config: HeadConfig, decoder: Decoder, out: Buffer, cache_type: Cach
 
 
 def _layer(fields: Fields, inner: Fields) -> ModelConfig:
-    """Return the decoder layer as a model of its own."""
+    """Return the decoder layers as a model of their own."""
+    layers = inner.integer("num_hidden_layers", 1, LAYER_LIMIT, 1)
     kinds = inner.raw("layer_types", [])
-    if inner.integer("num_hidden_layers", 1, LAYER_LIMIT, 1) != 1:
+    if kinds not in ([], ["full_attention"] * layers):
         raise UnsupportedError(
-            f"{inner.owner}: num_hidden_layers is {inner.raw('num_hidden_layers')}; heads of one "
-            "decoder layer are supported."
-        )
-    if kinds not in ([], ["full_attention"]):
-        raise UnsupportedError(
-            f"{inner.owner}: layer_types is {kinds!r}; a head that looks back over everything is "
-            "supported."
+            f"{inner.owner}: layer_types is {kinds!r}; a head that looks back over everything, in "
+            f"each of its layers ({layers}), is supported."
         )
     stated = dict(inner.values)
     stated |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    stated |= {"num_hidden_layers": 1, "tie_word_embeddings": False}
+    stated |= {"num_hidden_layers": layers, "tie_word_embeddings": False}
     layer = from_huggingface(stated, inner.owner)
     rows = fields.integer("draft_vocab_size", 1, VOCABULARY_LIMIT, layer.vocabulary)
     if rows > layer.vocabulary:

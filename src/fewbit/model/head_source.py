@@ -25,16 +25,9 @@ TO_TARGET, FROM_TARGET = "d2t", "t2d"
 _IGNORED = (FROM_TARGET, "verifier_", "mask_hidden")
 """Stored beside the head's own: what says the same as `d2t`, and parts of the target."""
 
-_LAYER = {
+_FIRST = {
     "layers.0.input_layernorm.weight": "layers.0.embed_norm.weight",
     "layers.0.hidden_norm.weight": "layers.0.hidden_norm.weight",
-    "layers.0.post_attention_layernorm.weight": "layers.0.mlp_norm.weight",
-    **{f"layers.0.self_attn.o_proj.{kind}": f"layers.0.o.{kind}" for kind in ("weight", "bias")},
-    **{
-        f"layers.0.mlp.{site}_proj.{kind}": f"layers.0.{site}.{kind}"
-        for site in ("gate", "up", "down")
-        for kind in ("weight", "bias")
-    },
     **{f"layers.0.self_attn.{s}_proj.bias": f"layers.0.{s}_state.bias" for s in "qkv"},
 }
 _NAMES = {
@@ -44,10 +37,34 @@ _NAMES = {
     "input_norm.weight": "states_norm.weight",
     "norm.weight": "final_norm.weight",
     "lm_head.weight": HEAD,
-    **_LAYER,
 }
 _WIDE = {f"layers.0.self_attn.{site}_proj.weight": f"layers.0.{site}" for site in "qkv"}
 """Matrices over an embedding and a state side by side; each is two slots."""
+
+
+def _stored_names(layers: int) -> dict[str, Slot]:
+    """Return the slot for each name in one spelling, but for those of `_WIDE`."""
+    found = _NAMES | _FIRST
+    for n in range(layers):
+        own, attention = f"layers.{n}", "self_attn."
+        sites = {f"{attention}o": "o", **{f"mlp.{site}": site for site in ("gate", "up", "down")}}
+        if n:
+            sites |= {f"{attention}{site}": site for site in "qkv"}
+            found[f"{own}.input_layernorm.weight"] = f"{own}.attn_norm.weight"
+        found[f"{own}.post_attention_layernorm.weight"] = f"{own}.mlp_norm.weight"
+        for stored, site in sites.items():
+            for kind in ("weight", "bias"):
+                found[f"{own}.{stored}_proj.{kind}"] = f"{own}.{site}.{kind}"
+    return found
+
+
+def _unused(plain: str) -> bool:
+    """Whether a tensor says nothing that is run: parts of the target, or what `d2t` says.
+
+    Readers of the form keep a norm of the states in every layer; those behind the first read none.
+    """
+    later = plain.endswith(".hidden_norm.weight") and not plain.startswith("layers.0.")
+    return later or plain in (TO_TARGET, FROM_TARGET) or plain.startswith(_IGNORED)
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,7 @@ def open_head(path: Path) -> HeadSource:
         config = read_head_config(folder.facts.config, str(path / CONFIG))
         names = {_plain(name): name for name in folder.tensors}
         config = replace(config, fuse_bias="fc.bias" in names)
-        tensors = _tensors(folder, names)
+        tensors = _tensors(folder, names, config.layer.layers)
         support, columns = _support(folder, names, config)
         stamps = folder.stamps()
     _check(path, config, tensors)
@@ -107,15 +124,19 @@ def _plain(name: str) -> str:
     return name.removeprefix("model.").replace("midlayer.", "layers.0.")
 
 
-def _tensors(folder: HuggingFaceCheckpoint, names: Mapping[str, str]) -> dict[Slot, QuantTensor]:
+def _tensors(
+    folder: HuggingFaceCheckpoint, names: Mapping[str, str], layers: int
+) -> dict[Slot, QuantTensor]:
+    slots = _stored_names(layers)
     found: dict[Slot, QuantTensor] = {}
     for plain, name in names.items():
-        if plain in (TO_TARGET, FROM_TARGET) or plain.startswith(_IGNORED):
+        if _unused(plain):
             continue
-        if plain not in _NAMES and plain not in _WIDE:
+        if plain not in slots and plain not in _WIDE:
             raise UnsupportedError(
-                f"{folder.path}: the tensor '{name}' has no place in an EAGLE-3 head of one layer, "
-                "so drafting without it would be worse than what was trained."
+                f"{folder.path}: the tensor '{name}' has no place in an EAGLE-3 head of {layers} "
+                f"layer{'s' if layers > 1 else ''}, so drafting without it would be worse than "
+                "what was trained."
             )
         tensor = folder.read(name)
         if tensor.spec not in FLOATS:
@@ -126,7 +147,7 @@ def _tensors(folder: HuggingFaceCheckpoint, names: Mapping[str, str]) -> dict[Sl
         if plain in _WIDE:
             found |= _halves(_WIDE[plain], tensor)
         else:
-            found[_NAMES[plain]] = tensor
+            found[slots[plain]] = tensor
     return found
 
 
@@ -197,7 +218,7 @@ def _in_order(
 def _check(path: Path, config: HeadConfig, tensors: Mapping[Slot, QuantTensor]) -> None:
     """Refuse a head with a tensor missing, one too many, or one of another shape."""
     shapes = head_shapes(config)
-    stored = {slot: name for name, slot in _NAMES.items()}
+    stored = {slot: name for name, slot in _stored_names(config.layer.layers).items()}
     for slot, shape in shapes.items():
         name = stored.get(slot, slot)
         if slot not in tensors:
