@@ -96,7 +96,7 @@ class ChanceDraft:
         unread = sum(self.pending(query) for query in queries)
         lengths = [query.length for query in queries]
         counts = [sum(n > j for n in lengths) for j in range(max(lengths))]
-        self._clock.now += drafting_seconds(self._table, counts, unread)
+        self._clock.now += drafting_seconds(self._table.drafts[0], counts, unread)
         self.calls.append(lengths)
         for query in queries:  # what it drafted itself it has read, but for the last token
             self._read[query.sequence] = len(query.tokens) + query.length - 1

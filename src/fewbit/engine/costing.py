@@ -15,12 +15,14 @@ from functools import partial
 from itertools import accumulate
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fewbit.engine.engine import Served
-from fewbit.records.costs import CostTable
+from fewbit.records.costs import CostTable, DraftCosts
 from fewbit.runtime.step import PAGE, Span, StepInput
 from fewbit.sampling import SamplingParams, TokenSampler
+from fewbit.speculate.combined import asked_parts
 from fewbit.speculate.costs import Shape
 from fewbit.speculate.drafts import Draft, DraftQuery, watching
 from fewbit.speculate.verifier import verifier_for
@@ -81,17 +83,29 @@ def measure_costs(
     )
     if draft is None or store.text_room(draft) < 2:
         return table
+    parts = asked_parts(draft)
+    if len(parts) > 1:
+        measured = tuple(_draft_costs(store, part, clock, part.name) for part in parts)
+        return replace(table, parts=measured)
+    own = _draft_costs(store, draft, clock)
+    return replace(
+        table,
+        sequences=own.sequences,
+        draft_seconds=own.seconds,
+        draft_fixed=own.fixed,
+        draft_read=own.read,
+    )
+
+
+def _draft_costs(store: _Store, draft: Draft, clock: Clock, name: str = "") -> DraftCosts:
     batches = [1, *(n for n in SEQUENCES if n <= store.sequences)]
     calls = [_measure_draft(store, draft, count, clock) for count in batches]
-    return CostTable(
-        rows=rows,
-        seconds=seconds,
-        context_seconds=context_seconds,
-        key_seconds=key_seconds,
+    return DraftCosts(
         sequences=tuple(batches),
-        draft_seconds=_rising([call.token for call in calls]),
-        draft_fixed=calls[0].fixed,
-        draft_read=calls[0].read,
+        seconds=_rising([call.token for call in calls]),
+        fixed=calls[0].fixed,
+        read=calls[0].read,
+        draft=name,
     )
 
 
@@ -144,7 +158,8 @@ class _Store:
 
     def text_room(self, draft: Draft) -> int:
         """Return how many tokens a draft can be given, which grow with each of its calls."""
-        return min(self.context, PAGE, draft.context or PAGE) - _DRAFTED - 2 * _CALLS - 1
+        contexts = (part.context or PAGE for part in asked_parts(draft))
+        return min(self.context, PAGE, *contexts) - _DRAFTED - 2 * _CALLS - 1
 
     def _fits(self, sequences: int, rows: int) -> bool:
         enough = sequences <= self.sequences and _SHORT + rows <= min(self.context, PAGE)

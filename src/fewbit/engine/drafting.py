@@ -8,11 +8,12 @@ from itertools import takewhile
 
 from fewbit.engine.request import Generation, Meter, Speculation
 from fewbit.engine.scheduler import Work
-from fewbit.records.generation import SpeculationRecord
+from fewbit.records.generation import DraftPartRecord, SpeculationRecord
 from fewbit.sampling import Drawn
+from fewbit.speculate.combined import able_parts, asked_parts
 from fewbit.speculate.controller import Ask, Plan, SequenceLength
 from fewbit.speculate.costs import Shape
-from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
 from fewbit.speculate.verifier import verifier_for
 
 
@@ -26,6 +27,8 @@ class _Step:
     predicted: float = 0.0
     """The same, as it was expected."""
     proposals: dict[int, Proposal] = field(default_factory=dict)
+    parts: dict[int, int] = field(default_factory=dict)
+    """Which part of the draft made each."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,21 @@ class Drafting:
         self, speculation: Speculation, vocabulary: int, clock: Callable[[], float]
     ) -> None:
         self.speculation = speculation
-        self.controller = speculation.control(speculation.longest, speculation.costs)
+        names = [part.name for part in self._parts]
+        self.controller = speculation.control(speculation.longest, speculation.costs, names)
         self.meter = Meter(0.0)
+        self._part_meters = [Meter(0.0) for _ in self._parts]
         self._trials = 0
         self._vocabulary = vocabulary
         self._clock = clock
         self._step = _Step()
         self._measured: _Measured | None = None
         self._brought = 0
+
+    @property
+    def _parts(self) -> tuple[Draft, ...]:
+        """The drafts that are asked by themselves."""
+        return asked_parts(self.speculation.draft)
 
     def length(self) -> SequenceLength:
         """Return what is kept of a new sequence's draft lengths."""
@@ -87,7 +97,8 @@ class Drafting:
         plain = _plain_shape(decoding, beside)
         plan = self.controller.plan([ask for _, ask in found], plain, len(decoding))
         self._step.trial = plan.trial
-        self._draft(found, plan)
+        for part in range(len(self._parts)):
+            self._draft(part, found, plan)
         return self._step.proposals
 
     def proposal(self, number: int) -> Proposal:
@@ -133,19 +144,20 @@ class Drafting:
         """
         agreed = len(drawn.tokens) - (0 if drawn.fault else 1)
         tested, accepted = min(taken, len(draft)), min(taken, agreed)
-        generation.meter.count_block(len(draft), tested, accepted, taken)
-        self.meter.count_block(len(draft), tested, accepted, taken)
+        part = self._step.parts[generation.number]
+        for meter in (generation.meter, self.meter, self._part_meters[part]):
+            meter.count_block(len(draft), tested, accepted, taken)
         self._brought += taken - 1
         state, measured = generation.length, self._measured
         if state is None or measured is None:
             return
         if self.controller.predicts:
-            expected = 1.0 + sum(state.survival.curve(len(draft)))
+            expected = 1.0 + sum(state.survivals[part].curve(len(draft)))
             predicted = measured.predicted + self._step.predicted
             seconds = measured.seconds + self._step.seconds
             generation.meter.forecast.add(expected, taken, predicted, seconds)
             self.meter.forecast.add(expected - 1.0, taken - 1, 0.0, 0.0)
-        state.survival.add(tested, accepted)
+        state.add(part, tested, accepted)
         state.trials += self._step.trial
         self._trials += self._step.trial
 
@@ -194,6 +206,20 @@ class Drafting:
             exploration_seconds=account.exploration,
             allowed_seconds=account.allowed,
             costs=self.controller.costs.table,
+            parts=self._part_records() if len(self._parts) > 1 else (),
+        )
+
+    def _part_records(self) -> tuple[DraftPartRecord, ...]:
+        return tuple(
+            DraftPartRecord(
+                draft=part.name,
+                positions=meter.position_counts(),
+                blocks=meter.blocks,
+                acceptance_length=meter.acceptance_length,
+                wasted=meter.wasted,
+                draft_seconds=meter.draft,
+            )
+            for part, meter in zip(self._parts, self._part_meters, strict=True)
         )
 
     def _ask(self, generation: Generation) -> Ask | None:
@@ -201,48 +227,77 @@ class Drafting:
         state = generation.length
         if state is None or not generation.generated or generation.draft_off:
             return None
-        count, context = len(generation.tokens), self.speculation.draft.context
-        left = generation.most - count
+        left = generation.most - len(generation.tokens)
         longest = min(self.speculation.longest, left)
+        if longest < 1:
+            return None
+        able = able_parts(self.speculation.draft, _query(generation, 1))
+        options = [
+            self._option(generation, state, part, longest)
+            for part in able
+            if part not in state.ended
+        ]
+        found = [ask for ask in options if ask is not None]
+        return self.controller.choose(found) if found else None
+
+    def _option(
+        self, generation: Generation, state: SequenceLength, part: int, longest: int
+    ) -> Ask | None:
+        """Return what a part may draft for a sequence; None where its context is full."""
+        count, context = len(generation.tokens), self._parts[part].context
         if context is not None and count + longest > context:
             longest = context - count
             if longest < 1:
-                generation.draft_off = (
-                    f"the draft's context of {context} tokens is full; the rest was generated "
-                    "without it"
-                )
+                full = f"the draft's context of {context} tokens is full"
+                self._end(generation, part, f"{full}; the rest was generated without it")
                 return None
-        if longest < 1:
-            return None
-        unread = self.speculation.draft.pending(_query(generation, longest))
-        return Ask(state, longest, count, generation.generated, left, unread)
+        unread = self._parts[part].pending(_query(generation, longest))
+        left = generation.most - count
+        return Ask(state, longest, count, generation.generated, left, unread, part)
 
-    def _draft(self, found: Sequence[tuple[Generation, Ask]], plan: Plan) -> None:
-        """Have the draft propose what was planned, and take its time."""
-        step, draft = self._step, self.speculation.draft
+    def _end(self, generation: Generation, part: int, reason: str) -> None:
+        """Note that a part of the draft, or all of it, has nothing more for a sequence."""
+        if len(self._parts) == 1:
+            generation.draft_off = generation.draft_off or reason
+        elif generation.length is not None:
+            named = f"{self._parts[part].name}: {reason}"
+            generation.length.end(part, generation.generated, named)
+
+    def _draft(self, part: int, found: Sequence[tuple[Generation, Ask]], plan: Plan) -> None:
+        """Have a part of the draft propose what was planned for it, and take its time."""
+        step, draft = self._step, self._parts[part]
         asked = [
             (generation, ask, length)
             for (generation, ask), length in zip(found, plan.lengths, strict=True)
-            if length and self._has_pages(generation, length)
+            if length and ask.part == part and self._has_pages(draft, generation, length)
         ]
         if not asked:
             return
         queries = [_query(generation, length) for generation, _, length in asked]
         begun = self._clock()
         proposals = draft.propose(queries)
-        step.seconds = self._clock() - begun
-        self.meter.draft += step.seconds
-        unread = 0
+        seconds = self._clock() - begun
+        unread, lengths = 0, []
         for (generation, ask, length), query, proposal in zip(
             asked, queries, proposals, strict=True
         ):
-            generation.meter.draft += step.seconds
-            generation.draft_off = generation.draft_off or proposal.ended
-            step.proposals[generation.number] = self._runnable(proposal, length)
+            generation.meter.draft += seconds
+            if proposal.ended:
+                self._end(generation, part, proposal.ended)
+            runnable = self._runnable(proposal, length)
+            step.proposals[generation.number], step.parts[generation.number] = runnable, part
+            lengths.append(len(runnable.tokens))
             unread += ask.unread - (0 if proposal.tokens else draft.pending(query))
-        counts = _counts([len(proposal.tokens) for proposal in step.proposals.values()])
-        step.predicted = self.controller.costs.drafting(counts, unread)
-        self.controller.costs.observe_drafting(counts, unread, step.seconds)
+        self._learn_costs(part, _counts(lengths), unread, seconds)
+
+    def _learn_costs(self, part: int, counts: Sequence[int], unread: int, seconds: float) -> None:
+        """Take the time of a part's call that drafted so many first, second, ... tokens."""
+        costs = self.controller.costs
+        self._step.seconds += seconds
+        self._step.predicted += costs.drafting(counts, unread, part)
+        self.meter.draft += seconds
+        self._part_meters[part].draft += seconds
+        costs.observe_drafting(counts, unread, seconds, part)
 
     def _runnable(self, proposal: Proposal, length: int) -> Proposal:
         """Return what comes before the first token that the target does not know, or never draws.
@@ -256,9 +311,9 @@ class Drafting:
             tuple(takewhile(lambda t: 0 <= t < self._vocabulary, proposal.tokens[:length]))
         )
 
-    def _has_pages(self, generation: Generation, length: int) -> bool:
+    def _has_pages(self, draft: Draft, generation: Generation, length: int) -> bool:
         """Hold pages for a draft that writes into the target's store; False where it is short."""
-        if not self.speculation.draft.shares_store:
+        if not draft.shares_store:
             return True
         end = len(generation.tokens) + length
         if not generation.table.can_grow(end):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -69,13 +69,14 @@ class Speculation:
     """A draft for an engine, the most tokens it may propose at once, and measured costs.
 
     Without `costs` they are learned from the run's own steps, the first of which have no draft.
-    `control` makes what chooses the lengths.
+    `control` makes what chooses the lengths, given the longest, the costs and the names of the
+    drafts that are asked by themselves.
     """
 
     draft: Draft
     longest: int = 8
     costs: CostTable | None = None
-    control: Callable[[int, CostTable | None], LengthController] = LengthController
+    control: Callable[[int, CostTable | None, Sequence[str]], LengthController] = LengthController
 
 
 class TextDecoder(Protocol):

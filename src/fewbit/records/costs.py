@@ -6,6 +6,21 @@ from fewbit.records.base import Record
 from fewbit.records.loading import FileStamp
 
 
+class DraftCosts(Record, frozen=True, kw_only=True):
+    """Seconds of a draft's calls, or of one of those that a combined draft asks."""
+
+    sequences: tuple[int, ...]
+    """How many sequences drafted at once, ascending from 1."""
+    seconds: tuple[float, ...]
+    """Of drafting one token for each, one for each of `sequences`."""
+    fixed: float = 0.0
+    """Of a call, whatever it drafts."""
+    read: float = 0.0
+    """Of reading one token that the draft has yet to read."""
+    draft: str = ""
+    """Its name, where there are several."""
+
+
 class CostTable(Record, frozen=True, kw_only=True):
     """Seconds of the target's steps and of a draft's, at some points; linear in between."""
 
@@ -18,16 +33,28 @@ class CostTable(Record, frozen=True, kw_only=True):
     key_seconds: float = 0.0
     """What it adds for every row."""
     sequences: tuple[int, ...] = ()
-    """How many sequences drafted at once, ascending from 1; empty where no draft was measured."""
+    """Of the draft, as those of `DraftCosts`; empty where none was measured, or several."""
     draft_seconds: tuple[float, ...] = ()
-    """Of drafting one token for each, one for each of `sequences`."""
     draft_fixed: float = 0.0
-    """Of a call to the draft, whatever it drafts."""
     draft_read: float = 0.0
-    """Of reading one token that the draft has yet to read."""
+    parts: tuple[DraftCosts, ...] = ()
+    """Of a combined draft, those of each that it asks."""
     measured: bool = True
     """Whether the figures are of this machine; if not they stand in until steps were seen, and are
     in units of a step of one row."""
+
+    @property
+    def drafts(self) -> tuple[DraftCosts, ...]:
+        """Of each draft that is asked by itself; nothing where none was measured."""
+        if self.parts or not self.sequences:
+            return self.parts
+        own = DraftCosts(
+            sequences=self.sequences,
+            seconds=self.draft_seconds,
+            fixed=self.draft_fixed,
+            read=self.draft_read,
+        )
+        return (own,)
 
 
 class CostKey(Record, frozen=True, kw_only=True):

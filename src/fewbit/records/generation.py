@@ -136,6 +136,17 @@ class GenerationRecord(Record, frozen=True, kw_only=True):
         return self.plain_steps / self.times.plain if self.times.plain > 0 else None
 
 
+class DraftPartRecord(Record, frozen=True, kw_only=True):
+    """What one of the drafts did that a combined draft asks."""
+
+    draft: str
+    positions: tuple[PositionCount, ...]
+    blocks: int
+    acceptance_length: float | None
+    wasted: int
+    draft_seconds: float
+
+
 class SpeculationRecord(Record, frozen=True, kw_only=True):
     """What a draft did in an engine, for all its requests; times are counted once a step."""
 
@@ -160,6 +171,8 @@ class SpeculationRecord(Record, frozen=True, kw_only=True):
     """The most that the cost may be: a share of the plain time, and the budget."""
     costs: CostTable
     """What the lengths were chosen by, before the run's own steps corrected it."""
+    parts: tuple[DraftPartRecord, ...] = ()
+    """Of a combined draft, what each did that it asks."""
 
 
 class EngineRecord(Record, frozen=True, kw_only=True):

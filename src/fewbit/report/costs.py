@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from fewbit.records.costs import CostTable
+from fewbit.records.costs import CostTable, DraftCosts
 
 _NAMED_ROWS = (4, 8, 16)
 
@@ -19,12 +19,14 @@ def describe_costs(costs: CostTable) -> str:
     )
     if not costs.measured:
         return f"draft costs, assumed: a step of {rows or 'more rows'}"
-    draft = ""
-    if costs.sequences:
-        token = (costs.draft_seconds[0] + costs.draft_fixed) / plain
-        draft = f", a drafted token {token:.3f}"
-        draft += f", a token read {costs.draft_read / plain:.3f}" if costs.draft_read else ""
-    return f"draft costs in plain steps of {1e3 * plain:.1f} ms: {rows}{draft}"
+    drafts = "".join(_drafting(draft, plain) for draft in costs.drafts)
+    return f"draft costs in plain steps of {1e3 * plain:.1f} ms: {rows}{drafts}"
+
+
+def _drafting(draft: DraftCosts, plain: float) -> str:
+    by = f" by {draft.draft}" if draft.draft else ""
+    told = f", a drafted token{by} {(draft.seconds[0] + draft.fixed) / plain:.3f}"
+    return told + (f", a token read{by} {draft.read / plain:.3f}" if draft.read else "")
 
 
 def cost_table(costs: CostTable) -> Table:
@@ -34,7 +36,8 @@ def cost_table(costs: CostTable) -> Table:
     table.add_column("plain steps", justify="right")
     for n, seconds in zip(costs.rows, costs.seconds, strict=True):
         table.add_row(str(n), f"{1e3 * seconds:.2f}", f"{seconds / costs.seconds[0]:.2f}")
-    for n, seconds in zip(costs.sequences, costs.draft_seconds, strict=True):
-        name = f"draft, a token for {n}"
-        table.add_row(name, f"{1e3 * seconds:.2f}", f"{seconds / costs.seconds[0]:.3f}")
+    for draft in costs.drafts:
+        for n, seconds in zip(draft.sequences, draft.seconds, strict=True):
+            name = f"{draft.draft or 'draft'}, a token for {n}"
+            table.add_row(name, f"{1e3 * seconds:.2f}", f"{seconds / costs.seconds[0]:.3f}")
     return table

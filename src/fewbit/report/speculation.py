@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from rich.console import Console
@@ -59,6 +59,7 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("gap, p99, with the draft", _milliseconds(max(d.gap_p99 for d in drafted))),
         ("accepted of judged tokens", _share(run.acceptance)),
         ("  by position, %", _by_position(records)),
+        *_part_rows(records),
         ("tokens a verified block", f"{emitted / blocks:.2f}" if blocks else "-"),
         ("  blocks, of them trials", f"{blocks}, {sum(record.trials for record in records)}"),
         ("tokens run for nothing", str(sum(record.wasted for record in records))),
@@ -68,6 +69,14 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("cost beyond plain decoding", _cost(records)),
         ("  allowed", _milliseconds(sum(record.allowed_seconds for record in records))),
     ]
+
+
+def _part_rows(records: Sequence[SpeculationRecord]) -> Iterator[tuple[str, str]]:
+    """Yield a row for each draft that a combined one asks."""
+    for parts in zip(*(record.parts for record in records), strict=True):
+        accepted = _accepted(count for part in parts for count in part.positions)
+        blocks = sum(part.blocks for part in parts)
+        yield f"  by {escape(parts[0].draft)}", f"{_share(accepted)}, {blocks} blocks"
 
 
 def _same(run: SpeculationRun) -> str:
@@ -125,6 +134,8 @@ def _conditions(report: SpeculationReport) -> list[str]:
     runs = report.runs
     turns = sorted({len(run.turns) for run in runs})
     model = "" if report.draft_model is None else f" ({report.draft_model.model.name})"
+    memory = report.draft_memory
+    planned = "" if memory is None else f", which was counted to need {memory.described}"
     seed = "" if runs[0].seed is None else f", seed {runs[0].seed}"
     return [
         *describe_loading(report.loading),
@@ -132,7 +143,7 @@ def _conditions(report: SpeculationReport) -> list[str]:
         f"{report.tokens} tokens a request at most, temperature {runs[0].temperature}{seed}; "
         f"{' or '.join(map(str, turns))} turns, plain and with the draft one after the other.",
         f"Peak memory {size(report.peak_memory_bytes)}, "
-        f"{size(report.plain_memory_bytes)} before the draft was opened.",
+        f"{size(report.plain_memory_bytes)} before the draft was opened{planned}.",
         f"{c.cpu}, {c.isa}, activations {c.activations}, {c.threads} threads; {c.system}, "
         f"fewbit {c.fewbit}.",
     ]

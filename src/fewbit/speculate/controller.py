@@ -16,6 +16,7 @@ from fewbit.speculate.ledger import EXPLORATION_STEPS, Account, Ledger
 from fewbit.speculate.length import (
     LEAST_GAIN,
     Choice,
+    DraftPrices,
     Prices,
     best_choice,
     describe_choice,
@@ -52,12 +53,27 @@ class LengthChange:
 
 @dataclass(eq=False)
 class SequenceLength:
-    """What the controller keeps of one sequence."""
+    """What the controller keeps of one sequence; by part of the draft, where it asks several."""
 
-    survival: SequenceSurvival
-    length: int = 0
+    survivals: tuple[SequenceSurvival, ...]
+    lengths: list[int]
     trials: int = 0
     changes: list[LengthChange] = field(default_factory=list)
+    ended: set[int] = field(default_factory=set)
+    """Parts that have nothing more for it."""
+
+    def add(self, part: int, judged: int, accepted: int) -> None:
+        """Add a block that a part drafted. What the others had shown becomes old meanwhile."""
+        for i, survival in enumerate(self.survivals):
+            if i == part:
+                survival.add(judged, accepted)
+            else:
+                survival.fade()
+
+    def end(self, part: int, generated: int, reason: str) -> None:
+        """Note that a part has nothing more for it."""
+        self.ended.add(part)
+        self.changes.append(LengthChange(generated, 0, reason))
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,13 @@ class Ask:
     """Tokens that may still come."""
     unread: int
     """Tokens that the draft would have to read first."""
+    part: int = 0
+    """Which part of the draft would be asked."""
+
+    @property
+    def survival(self) -> SequenceSurvival:
+        """That of the sequence's drafts by this part."""
+        return self.state.survivals[self.part]
 
 
 @dataclass(frozen=True)
@@ -92,25 +115,30 @@ class LengthController:
     Args:
         longest: the most tokens ever drafted at once for a sequence.
         table: measured costs; None to learn them from the run's own steps.
+        parts: names of the drafts that are asked by themselves: of a combined one its parts. Costs
+            and acceptance of each are kept apart, so that one that does not pay is not asked.
 
     Raises:
-        UsageError: `longest` is below 1.
+        UsageError: `longest` is below 1, or the table is of other parts.
     """
 
     predicts = True
     """Whether lengths are chosen by what they promise, so that it can be held against what came."""
 
-    def __init__(self, longest: int, table: CostTable | None = None) -> None:
+    def __init__(
+        self, longest: int, table: CostTable | None = None, parts: Sequence[str] = ("",)
+    ) -> None:
         if longest < 1:
             raise UsageError(f"the longest draft is {longest} tokens; it must be at least 1.")
         self.longest = longest
-        self.costs = CostModel(table)
+        self.costs = CostModel(table, len(parts))
+        self._parts = parts
         self._ledger = Ledger()
-        self._pool = Acceptance(longest, _KEEP_POOL)
+        self._pools = [Acceptance(longest, _KEEP_POOL) for _ in parts]
         self._rest = self._since_plain = self._tried = 0
         self._budgeted = self._read_granted = False
         self._age = -1
-        self._chosen_for: list[SequenceLength] = []
+        self._chosen_for: list[tuple[SequenceLength, int]] = []
 
     @property
     def account(self) -> Account:
@@ -120,8 +148,9 @@ class LengthController:
     def sequence(self) -> SequenceLength:
         """Return what is to be kept of a new sequence; it inherits what others have shown."""
         self._rest = 0
-        own = Acceptance(self.longest, _KEEP_OWN)
-        return SequenceLength(SequenceSurvival(self._pool, own))
+        own = [Acceptance(self.longest, _KEEP_OWN) for _ in self._pools]
+        survivals = tuple(map(SequenceSurvival, self._pools, own))
+        return SequenceLength(survivals, [0] * len(own))
 
     def rests(self) -> bool:
         """Whether nothing is to be drafted in this step, which then need not be asked about."""
@@ -131,25 +160,49 @@ class LengthController:
         longest = _CHECK_STEPS if self.costs.checked else _FIRST_CHECK
         return self._rest >= 0 or self._since_plain >= longest
 
+    def choose(self, options: Sequence[Ask]) -> Ask:
+        """Return which part to ask for a sequence.
+
+        Args:
+            options: one for each part that may be asked for it, the cheapest first. That one is
+                taken where no other is known to promise more.
+        """
+        known = [ask for ask in options if self.costs.knows(ask.part)]
+        if len(known) < 2 or known[0] is not options[0]:
+            return options[0]
+        return max(known, key=self._promised)
+
+    def _promised(self, ask: Ask) -> float:
+        """Return the gain that drafts for this sequence promise, as if it were served alone."""
+        curves = [ask.survival.curve(ask.longest)]
+        prices = self._prices([ask], curves, Shape(1, ask.position, ask.position))
+        return best_choice(curves, prices, decoding=1).gain
+
     def plan(self, asks: Sequence[Ask], plain: Shape, decoding: int) -> Plan:
         """Return how many tokens to draft for each sequence.
 
         Args:
-            asks: sequences that may have a draft.
+            asks: sequences that may have a draft, each with the part that would be asked.
             plain: the step without drafts.
             decoding: sequences that decode in it.
         """
         if plain.rows == decoding and self._stands(asks):
             self._age += 1
-            return Plan(tuple(min(ask.state.length, ask.longest) for ask in asks))
+            return Plan(tuple(min(ask.state.lengths[ask.part], ask.longest) for ask in asks))
         self._set_budget(plain._replace(rows=decoding))
-        if not self.costs.draft_known:
-            return self._first_call(asks)
+        known = [self.costs.knows(ask.part) for ask in asks]
+        if not all(known):
+            first = self._first_call(asks, known)
+            if any(first.lengths) or not any(known):
+                return first
+            asks = [
+                ask if k else replace(ask, longest=0) for ask, k in zip(asks, known, strict=True)
+            ]
         if plain.rows > decoding:
             asks = [self._awake(ask) for ask in asks]
-        curves = [ask.state.survival.curve(ask.longest) for ask in asks]
+        curves = [ask.survival.curve(ask.longest) for ask in asks]
         prices = self._prices(asks, curves, plain)
-        before = [ask.state.length for ask in asks]
+        before = [ask.state.lengths[ask.part] for ask in asks]
         wanted = best_choice(curves, prices, decoding=decoding, before=before)
         self._grant_first_reading(wanted.lengths, asks)
         lengths = self._affordable(wanted.lengths, asks, prices)
@@ -158,7 +211,7 @@ class LengthController:
             self._note(asks, promise([0] * len(asks), curves, prices, decoding), prices)
             return self._trial(asks, curves, prices, decoding)
         self._note(asks, choice, prices)
-        self._age, self._chosen_for = 0, [ask.state for ask in asks]
+        self._age, self._chosen_for = 0, [(ask.state, ask.part) for ask in asks]
         return Plan(choice.lengths)
 
     def _stands(self, asks: Sequence[Ask]) -> bool:
@@ -170,7 +223,7 @@ class LengthController:
         return (
             0 <= self._age < _LONGEST_REST
             and self._ledger.allows(0.0)
-            and [ask.state for ask in asks] == self._chosen_for
+            and [(ask.state, ask.part) for ask in asks] == self._chosen_for
             and not any(self._sleeps(ask) for ask in asks)
         )
 
@@ -190,12 +243,16 @@ class LengthController:
             self._ledger.grant(EXPLORATION_STEPS * self.costs.plain(plain))
             self._budgeted = True
 
-    def _first_call(self, asks: Sequence[Ask]) -> Plan:
-        """Have one token drafted for the sequence with the least to read, to see what it costs."""
-        chosen = min(range(len(asks)), key=lambda i: asks[i].unread)
-        lengths = tuple(int(i == chosen) for i in range(len(asks)))
-        if self._ledger.allows(self.costs.drafting((1,), asks[chosen].unread)):
-            return Plan(lengths, trial=True)
+    def _first_call(self, asks: Sequence[Ask], known: Sequence[bool]) -> Plan:
+        """Have one token drafted by a part whose costs are not known, to see them.
+
+        For the sequence with the least to read.
+        """
+        new = [i for i, k in enumerate(known) if not k]
+        chosen = min(new, key=lambda i: asks[i].unread)
+        ask = asks[chosen]
+        if self._ledger.allows(self.costs.drafting((1,), ask.unread, ask.part)):
+            return Plan(tuple(int(i == chosen) for i in range(len(asks))), trial=True)
         return Plan((0,) * len(asks))
 
     def _sleeps(self, ask: Ask) -> bool:
@@ -213,18 +270,22 @@ class LengthController:
         self, asks: Sequence[Ask], curves: Sequence[Sequence[float]], plain: Shape
     ) -> Prices:
         costs = self.costs
-        empty = costs.drafting((0,), 0)
-        token = [0.0] + [costs.drafting((n + 1,), 0) - empty for n in range(len(asks))]
         return Prices(
             step=costs.steps(plain, sum(map(len, curves))),
             row=[costs.looking_back(ask.position) for ask in asks],
             start=[
-                costs.reading(ask.unread) / self._steps_to_come(ask, curve)
+                costs.reading(ask.unread, ask.part) / self._steps_to_come(ask, curve)
                 for ask, curve in zip(asks, curves, strict=True)
             ],
-            call=empty,
-            token=token,
+            part=[ask.part for ask in asks],
+            drafts=[self._draft_prices(part, len(asks)) for part in range(len(self._parts))],
         )
+
+    def _draft_prices(self, part: int, most: int) -> DraftPrices:
+        costs = self.costs
+        empty = costs.drafting((0,), 0, part)
+        drafting = (costs.drafting((n + 1,), 0, part) - empty for n in range(most))
+        return DraftPrices(empty, [0.0, *drafting])
 
     def _steps_to_come(self, ask: Ask, curve: Sequence[float]) -> float:
         """Return over how many steps the reading of a sequence's tokens is spread.
@@ -255,16 +316,16 @@ class LengthController:
     def _worst(self, lengths: Sequence[int], asks: Sequence[Ask], prices: Prices) -> float:
         """Return the seconds beyond a plain step that drafts take, all reading at once."""
         sleeping = [i for i, n in enumerate(lengths) if n and self._sleeps(asks[i])]
-        reading = self.costs.reading(sum(asks[i].unread for i in sleeping))
+        reading = sum(self.costs.reading(asks[i].unread, asks[i].part) for i in sleeping)
         spread = sum(prices.start[i] for i in sleeping)
         return prices.of(lengths) - prices.step[0] + reading - spread
 
     def _grant_first_reading(self, lengths: Sequence[int], asks: Sequence[Ask]) -> None:
         """Let the budget cover one prompt: without reading one nothing is ever known of a draft."""
         asked = [ask for ask, n in zip(asks, lengths, strict=True) if n]
-        waiting = [ask.unread for ask in asked if self._sleeps(ask)]
+        waiting = [self.costs.reading(ask.unread, ask.part) for ask in asked if self._sleeps(ask)]
         if waiting and not self._read_granted:
-            self._ledger.grant(self.costs.reading(min(waiting)))
+            self._ledger.grant(min(waiting))
             self._read_granted = True
 
     def _trial(
@@ -287,7 +348,8 @@ class LengthController:
             self._note_hopeless(asks, prices)
         elif least is not None:
             kept = self._affordable(least.lengths, asks, prices)
-            heard = self._pool.blocks >= _HEARING
+            part = next(a.part for a, n in zip(asks, least.lengths, strict=True) if n)
+            heard = self._pools[part].blocks >= _HEARING
             worst = self._worst(kept, asks, prices)
             if any(kept) and (not heard or self._ledger.allows_trial(worst)):
                 return Plan(kept, trial=True)
@@ -313,25 +375,33 @@ class LengthController:
         """Say once for a sequence why it has no draft though none was tried."""
         for ask in asks:
             if ask.longest and not ask.state.changes:
-                reason = describe_hopeless(prices)
+                reason = self._named(ask, describe_hopeless(prices))
                 ask.state.changes.append(LengthChange(ask.generated, 0, reason))
 
     def _note(self, asks: Sequence[Ask], choice: Choice, prices: Prices) -> None:
         """Keep each sequence's length, and the reason where it is a new one."""
         for ask, length in zip(asks, choice.lengths, strict=True):
-            state = ask.state
+            before = ask.state.lengths[ask.part]
             # Near the end of a text, or of the draft's context, there is no room for a decision.
-            if length == state.length or ask.longest < state.length:
+            if length == before or ask.longest < before:
                 continue
-            reason = describe_choice(state.survival.rates(), length, choice, prices)
-            state.changes.append(LengthChange(ask.generated, length, reason))
-            state.length = length
+            reason = self._named(ask, describe_choice(ask.survival.rates(), length, choice, prices))
+            ask.state.changes.append(LengthChange(ask.generated, length, reason))
+            ask.state.lengths[ask.part] = length
+
+    def _named(self, ask: Ask, reason: str) -> str:
+        """Return a reason with the name of the part where there are several."""
+        return reason if len(self._parts) == 1 else f"{self._parts[ask.part]}: {reason}"
 
 
 class FixedLengths(LengthController):
     """Drafts as many tokens as can be of use, always; for tests and certificates, not for speed."""
 
     predicts = False
+
+    def choose(self, options: Sequence[Ask]) -> Ask:
+        """Return the first."""
+        return options[0]
 
     def rests(self) -> bool:
         """Return False."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fewbit.errors import UsageError
-from fewbit.records.costs import CostTable
+from fewbit.records.costs import CostTable, DraftCosts
 
 ASSUMED_ROW = 0.1
 """Cost of one more row in units of a step of one, where nothing was measured."""
@@ -47,18 +47,18 @@ def step_seconds(table: CostTable, shape: Shape) -> float:
     return _between(table.rows, table.seconds, shape.rows) + attention
 
 
-def drafting_seconds(table: CostTable, counts: Sequence[int], unread: int) -> float:
+def drafting_seconds(costs: DraftCosts, counts: Sequence[int], unread: int) -> float:
     """Return the seconds of a draft's call.
 
     Args:
-        table: costs of a draft that was measured.
+        costs: of the draft.
         counts: how many sequences draft a first token, a second, and so on.
         unread: tokens that the draft reads first.
     """
     if not counts:
         return 0.0
-    tokens = sum(_between(table.sequences, table.draft_seconds, count) for count in counts if count)
-    return table.draft_fixed + table.draft_read * unread + tokens
+    tokens = sum(_between(costs.sequences, costs.seconds, count) for count in counts if count)
+    return costs.fixed + costs.read * unread + tokens
 
 
 ASSUMED = CostTable(rows=(1, 2), seconds=(1.0, 1.0 + ASSUMED_ROW), measured=False)
@@ -68,19 +68,21 @@ ASSUMED = CostTable(rows=(1, 2), seconds=(1.0, 1.0 + ASSUMED_ROW), measured=Fals
 class CostModel:
     """A cost table and how the run departs from it.
 
-    Three factors follow what is observed: of a step without a draft (the machine's load), of what
-    drafted rows add to it, and of drafting.
+    Factors follow what is observed: of a step without a draft (the machine's load), of what drafted
+    rows add to it, and of drafting, for each of the `parts` of a draft by itself.
 
     Raises:
         UsageError: a table whose figures do not belong together.
     """
 
-    def __init__(self, table: CostTable | None = None) -> None:
+    def __init__(self, table: CostTable | None = None, parts: int = 1) -> None:
         self.table = table or ASSUMED
-        _require(self.table)
+        _require(self.table, parts)
+        self._drafts = self.table.drafts
         self._load = self._added = 1.0
-        self._drafting = 1.0
-        self._draft_token: float | None = None  # seconds; where the table knows no draft
+        self._drafting = [1.0] * parts
+        self._draft_token: list[float | None] = [None] * parts
+        """Seconds, where the table knows no draft."""
         self._plain_seen = self._drafted_seen = 0
         self._rows = [0.0]  # the table's seconds by rows, as far as they were asked for
 
@@ -94,10 +96,9 @@ class CostModel:
         """Whether the run has seen a plain step."""
         return self._plain_seen > 0
 
-    @property
-    def draft_known(self) -> bool:
-        """Whether the draft's seconds were measured, before the run or in it."""
-        return bool(self.table.sequences) or self._draft_token is not None
+    def knows(self, part: int) -> bool:
+        """Whether a part's seconds were measured, before the run or in it."""
+        return bool(self._drafts) or self._draft_token[part] is not None
 
     def plain(self, shape: Shape) -> float:
         """Return the seconds of a step without drafts."""
@@ -128,21 +129,21 @@ class CostModel:
         """Return what attention adds for a drafted row behind that many positions."""
         return self._load * self._added * self.table.key_seconds * position
 
-    def drafting(self, counts: Sequence[int], unread: int) -> float:
+    def drafting(self, counts: Sequence[int], unread: int, part: int = 0) -> float:
         """Return the seconds of drafting, as `drafting_seconds`.
 
         Where nothing was measured a drafted token is taken to cost a step of the target.
         """
-        if self.table.sequences:
-            return self._drafting * drafting_seconds(self.table, counts, unread)
-        token = self._draft_token
+        if self._drafts:
+            return self._drafting[part] * drafting_seconds(self._drafts[part], counts, unread)
+        token = self._draft_token[part]
         if token is None:
             token = self.plain(Shape(1))
         return token * (sum(map(bool, counts)) + unread / _READ_AT_ONCE)
 
-    def reading(self, unread: int) -> float:
+    def reading(self, unread: int, part: int = 0) -> float:
         """Return what of that is reading so many tokens."""
-        return self.drafting((0,), unread) - self.drafting((0,), 0)
+        return self.drafting((0,), unread, part) - self.drafting((0,), 0, part)
 
     def observe_plain(self, shape: Shape, seconds: float) -> None:
         """Learn from a step without drafts; a clock too coarse to see it teaches nothing."""
@@ -181,28 +182,33 @@ class CostModel:
             self._added = _towards(self._added, seen, weight, least=0.05)
             self._drafted_seen += 1
 
-    def observe_drafting(self, counts: Sequence[int], unread: int, seconds: float) -> None:
-        """Learn from a call of the draft."""
-        if self.table.sequences:
-            expected = drafting_seconds(self.table, counts, unread)
+    def observe_drafting(
+        self, counts: Sequence[int], unread: int, seconds: float, part: int = 0
+    ) -> None:
+        """Learn from a call of a part."""
+        if self._drafts:
+            expected = drafting_seconds(self._drafts[part], counts, unread)
             if expected > 0:
-                self._drafting = _towards(self._drafting, seconds / expected)
+                self._drafting[part] = _towards(self._drafting[part], seconds / expected)
         else:
             token = seconds / (max(len(counts), 1) + unread / _READ_AT_ONCE)
-            before = self._draft_token
-            self._draft_token = token if before is None else _towards(before, token)
+            before = self._draft_token[part]
+            self._draft_token[part] = token if before is None else _towards(before, token)
 
 
-def _require(table: CostTable) -> None:
-    for name, at, values in (
-        ("rows", table.rows, table.seconds),
-        ("sequences", table.sequences, table.draft_seconds),
-    ):
+def _require(table: CostTable, parts: int) -> None:
+    own = [("rows", table.rows, table.seconds), ("sequences", table.sequences, table.draft_seconds)]
+    for name, at, values in [*own, *(("sequences", d.sequences, d.seconds) for d in table.parts)]:
         if len(at) != len(values) or list(at) != sorted(set(at)) or min(at, default=1) < 1:
             raise UsageError(
                 f"a cost table has {name} {list(at)} and {len(values)} figures for them; give one "
                 "figure for each of some ascending counts."
             )
+    if len(table.drafts) not in (0, parts):
+        raise UsageError(
+            f"a cost table has figures of {len(table.drafts)} drafts and {parts} are asked; "
+            "measure them together."
+        )
     if not table.rows or min(table.seconds) <= 0:
         raise UsageError(
             f"a cost table has seconds {list(table.seconds)} for rows {list(table.rows)}; a step "

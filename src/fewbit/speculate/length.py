@@ -13,7 +13,7 @@ would correct for the wrong distribution. The output would be biased.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 LEAST_GAIN = 1.05
@@ -28,6 +28,16 @@ DEAR = 0.01
 
 
 @dataclass(frozen=True)
+class DraftPrices:
+    """Seconds of a draft that is asked by itself."""
+
+    call: float
+    """Of asking it at all."""
+    token: Sequence[float]
+    """Of drafting one token for 0, 1, 2, ... sequences at once."""
+
+
+@dataclass(frozen=True)
 class Prices:
     """Seconds of a step by what is drafted in it; sequences are numbered as in the batch."""
 
@@ -37,10 +47,14 @@ class Prices:
     """What a drafted row of each sequence adds to that: its look at the keys before it."""
     start: Sequence[float]
     """What each sequence's first drafted token costs beforehand: tokens that its draft reads."""
-    call: float
-    """Of asking the draft at all."""
-    token: Sequence[float]
-    """Of drafting one token for 0, 1, 2, ... sequences at once."""
+    part: Sequence[int]
+    """Which of the drafts each sequence would ask."""
+    drafts: Sequence[DraftPrices]
+
+    @property
+    def dearest(self) -> float:
+        """The most that a token of the drafts in question costs."""
+        return max((max(self.drafts[part].token) for part in set(self.part)), default=0.0)
 
     def of(self, lengths: Sequence[int]) -> float:
         """Return the seconds of drafting these lengths and of the step."""
@@ -49,11 +63,18 @@ class Prices:
 
     def drafting(self, lengths: Sequence[int]) -> float:
         """Return the part that is drafting."""
-        if not any(lengths):
-            return 0.0
-        tokens = sum(self.token[sum(n > j for n in lengths)] for j in range(max(lengths)))
         starts = sum(start for start, n in zip(self.start, lengths, strict=True) if n)
-        return self.call + starts + tokens
+        asked: dict[int, list[int]] = {}
+        for part, length in zip(self.part, lengths, strict=True):
+            if length:
+                asked.setdefault(part, []).append(length)
+        return starts + sum(self._asking(part, found) for part, found in asked.items())
+
+    def _asking(self, part: int, lengths: Sequence[int]) -> float:
+        """Return the seconds of a draft's call for these lengths, none of them 0."""
+        draft = self.drafts[part]
+        tokens = (draft.token[sum(n > j for n in lengths)] for j in range(max(lengths)))
+        return draft.call + sum(tokens)
 
 
 @dataclass(frozen=True)
@@ -85,7 +106,11 @@ def best_choice(
         before: lengths of the last step, kept where others promise hardly more.
     """
     none = promise([0] * len(curves), curves, prices, decoding)
-    paths = (_path(curves, prices, decoding, bound) for bound in _bounds(curves, prices))
+    paths = (
+        _path(open_to, prices, decoding, bound)
+        for open_to in _open(curves, prices)
+        for bound in _bounds(open_to, prices)
+    )
     found = max(paths, key=lambda choice: choice.gain, default=none)
     if any(before) and len(before) == len(curves):
         kept = [min(length, len(curve)) for length, curve in zip(before, curves, strict=True)]
@@ -156,6 +181,17 @@ def describe_hopeless(prices: Prices) -> str:
     )
 
 
+def _open(curves: Sequence[Sequence[float]], prices: Prices) -> Iterator[Sequence[Sequence[float]]]:
+    """Yield which sequences to look at together: all, and those of each draft alone.
+
+    A dear draft may pay for nobody where a cheap one pays for some.
+    """
+    yield curves
+    parts = set(prices.part)
+    for part in sorted(parts) if len(parts) > 1 else ():
+        yield [curve if own == part else () for curve, own in zip(curves, prices.part, strict=True)]
+
+
 def _bounds(curves: Sequence[Sequence[float]], prices: Prices) -> list[int]:
     """Return the bounds on the length to look under: 1, 2, 3, 4, 6, 8, 12, 16, ...
 
@@ -163,7 +199,7 @@ def _bounds(curves: Sequence[Sequence[float]], prices: Prices) -> list[int]:
     or all do. With one sequence, or a draft that costs next to nothing, one bound finds the best.
     """
     longest = max((len(curve) for curve in curves), default=0)
-    if len(curves) == 1 or max(prices.token) < DEAR * prices.step[0]:
+    if len(curves) == 1 or prices.dearest < DEAR * prices.step[0]:
         return [longest] if longest else []
     found = {b for i in range(6) for b in (1 << i, 3 << i) if b < longest}
     return sorted({*found, longest} - {0})
@@ -178,16 +214,17 @@ def _path(curves: Sequence[Sequence[float]], prices: Prices, decoding: int, boun
     order = sorted(
         (-chance, j, i) for i, curve in enumerate(curves) for j, chance in enumerate(curve[:bound])
     )
-    tokens, seconds = float(decoding), prices.step[0] + prices.call
+    tokens, seconds = float(decoding), prices.step[0]
     best, taken = tokens / prices.step[0], 0
-    counts = [0] * bound
+    counts = [[0] * bound for _ in prices.drafts]
     for rows, (chance, j, i) in enumerate(order, start=1):
+        draft, drafting = prices.drafts[prices.part[i]], counts[prices.part[i]]
         tokens -= chance
         seconds += prices.step[rows] - prices.step[rows - 1] + prices.row[i]
-        seconds += prices.token[counts[j] + 1] - prices.token[counts[j]]
+        seconds += draft.token[drafting[j] + 1] - draft.token[drafting[j]]
         if j == 0:
-            seconds += prices.start[i]
-        counts[j] += 1
+            seconds += prices.start[i] + (0.0 if drafting[0] else draft.call)
+        drafting[j] += 1
         if tokens > best * seconds:
             best, taken = tokens / seconds, rows
     lengths = [0] * len(curves)

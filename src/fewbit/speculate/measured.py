@@ -136,11 +136,11 @@ def _table_costs(
     table: CostTable, runs: Sequence[MeasuredRun]
 ) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Return the cost of a drafted token and of steps by rows, in plain steps."""
-    if not table.measured or not table.draft_seconds:
+    if not table.measured or len(table.drafts) != 1:
         return runs[0].draft_cost, linear_costs(max(runs[0].row_cost, 0.0))
     step = table.seconds[0]
     steps = ((rows, cost / step) for rows, cost in zip(table.rows, table.seconds, strict=True))
-    return table.draft_seconds[0] / step, tuple(steps)
+    return table.drafts[0].seconds[0] / step, tuple(steps)
 
 
 def _measured(

@@ -48,6 +48,11 @@ class Acceptance:
             keep * seen + (1.0 if i < accepted else 0.0) for i, seen in enumerate(self.accepted)
         ]
 
+    def fade(self) -> None:
+        """Let what was seen count less, as a block does, without adding one."""
+        self.judged = [self._keep * seen for seen in self.judged]
+        self.accepted = [self._keep * seen for seen in self.accepted]
+
     def rates(self, inherited: Sequence[float], weight: float) -> list[float]:
         """Return the estimated acceptance at each position; `inherited` counts as `weight` seen."""
         return [
@@ -72,6 +77,10 @@ class SequenceSurvival:
         """Add a block, to the sequence's own and to the pool's."""
         self._own.add(judged, accepted)
         self._pool.add(judged, accepted)
+
+    def fade(self) -> None:
+        """Let what the sequence has shown count less: it went on with other drafts."""
+        self._own.fade()
 
     def rates(self) -> list[float]:
         """Return the estimated acceptance by position."""
