@@ -8,6 +8,10 @@ Plain and speculative generation take turns on the same prompts in one process, 
 its own between them. A ratio is taken in each turn; the table has the median and the spread. With
 each row stands how many drafted tokens were accepted; below the table the costs that the lengths
 were chosen by. Without a model the rows that need it say so.
+
+What a part found is kept in FOLDER/speculation/PART.json: a run that was stopped, or asked for the
+same with the same models, goes on with the parts that are missing. --again measures what is kept
+once more, as after a change of code.
 """
 
 from __future__ import annotations
@@ -16,17 +20,18 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from kept_parts import Part, part_of, stamp
 from models import Models, rewrite
 from processes import Worker, WorkerError, rows_of
 from table import Row, as_json, markdown, not_run, spread
 
+from fewbit import __version__
 from fewbit.evaluate.conditions import processor
 from fewbit.evaluate.prompts import builtin_prompts, read_prompts
 from fewbit.runtime.native import available_cores
@@ -121,7 +126,7 @@ def peer(run: Run) -> Iterator[Row]:
         best = _best_peer(theirs, ids[0], run.tokens)
         run.note(f"llama.cpp: {theirs.ask('facts')['system']}; best of {PEER_DRAFTS}: {best}")
         turns, peers = [], []
-        for prompt in ids:
+        for prompt in ids[: max(1, run.turns // 2)]:  # the peer takes five times as long
             found = _turns(ours, prepared, [[prompt]], run.tokens)
             if found:
                 turns += found
@@ -188,6 +193,9 @@ PARTS: Mapping[str, Callable[[Run], Iterator[Row]]] = {
     "nested": nested,
     "concurrent": concurrent,
 }
+
+MINUTES = {"pair": 4, "sampled": 2, "peer": 3, "lookup": 6, "nested": 3, "concurrent": 4}
+"""What each needs by default on two quiet cores, the making of models the first time included."""
 
 
 def _turns(
@@ -330,19 +338,45 @@ def main() -> None:
         tokens=12 if chosen.quick else chosen.tokens,
     )
     run.folder.mkdir(parents=True, exist_ok=True)
-    begun, rows = time.perf_counter(), []
-    for name in chosen.parts or PARTS:
-        for row in rows_of(name, PARTS[name], run):
-            print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr, flush=True)
-            rows.append(row)
-    seconds = time.perf_counter() - begun
-    conditions = [f"{processor()}, {run.threads} threads, {seconds:.0f} s", *run.notes]
+    parts = {name: _part(run, name, again=chosen.again) for name in chosen.parts or PARTS}
+    rows = [row for part in parts.values() for row in part.rows]
+    took = [f"{name} {p.seconds:.0f} s ({p.cpu_seconds:.0f})" for name, p in parts.items()]
+    notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
+    conditions = [
+        f"{processor()}, {run.threads} threads; elapsed (processor time): {', '.join(took)}",
+        *notes,
+    ]
     print("\n".join([markdown(rows), "", *(f"- {line}" for line in conditions)]))
     if chosen.json:
         chosen.json.parent.mkdir(parents=True, exist_ok=True)
         record = {"conditions": conditions, "rows": as_json(rows)}
         chosen.json.write_text(json.dumps(record, indent=2) + "\n")
-    sys.exit(any(row.figure.startswith("failed") for row in rows))
+    sys.exit(any(part.failed for part in parts.values()))
+
+
+def _part(run: Run, name: str, *, again: bool) -> Part:
+    """Return a part, kept or run now; its rows are shown on stderr as they come."""
+    path = run.folder / "speculation" / f"{name}.json"
+    if again:
+        path.unlink(missing_ok=True)
+    print(f"{name}: about {MINUTES[name]} minutes on a quiet machine", file=sys.stderr, flush=True)
+    asked = {
+        "fewbit": __version__,
+        "models": [stamp(run.large), stamp(run.middle)],
+        "prompts": None if run.data is None else str(run.data),
+        "sizes": [run.threads, run.turns, run.tokens],
+    }
+    run.notes.clear()
+    part = part_of(path, asked, lambda: _shown(rows_of(name, PARTS[name], run)), run.notes)
+    if part.kept:
+        print(f"  kept in {path}", file=sys.stderr)
+    return part
+
+
+def _shown(rows: Iterable[Row]) -> Iterator[Row]:
+    for row in rows:
+        print(" | ".join(cell for cell in row.cells() if cell), file=sys.stderr, flush=True)
+        yield row
 
 
 def _arguments() -> argparse.Namespace:
@@ -358,9 +392,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--peer-python", default=sys.executable, help="a Python with llama_cpp")
     parser.add_argument("--threads", type=int, default=min(2, available_cores()))
-    parser.add_argument("--turns", type=int, default=12, help="prompts a row")
-    parser.add_argument("--tokens", type=int, default=128, help="generated for each")
+    parser.add_argument("--turns", type=int, default=8, help="prompts a row")
+    parser.add_argument("--tokens", type=int, default=96, help="generated for each")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; figures mean nothing")
+    parser.add_argument("--again", action="store_true", help="measure what is kept once more")
     parser.add_argument("--json", type=Path, help="write rows and every value here too")
     return parser.parse_args()
 
