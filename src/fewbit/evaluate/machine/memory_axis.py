@@ -101,15 +101,10 @@ class MemoryAxis:
         """Measure one process, or return what is kept of it."""
         party = arms.local(role)
         kept = arms.kept(role, fingerprint(NAME, self.length, sequences))
-        if name not in kept.names():
-            task = Task(
-                path=str(party.path),
-                settings=party.settings,
-                length=self.length,
-                sequences=sequences,
-            )
-            kept.add(name, measure_apart(task))
-        return kept.read(MemoryRun)[name]
+        task = Task(
+            path=str(party.path), settings=party.settings, length=self.length, sequences=sequences
+        )
+        return kept.once(name, MemoryRun, lambda: measure_apart(task))
 
     def _fit(self, arms: Arms, role: Role, runs: Mapping[Role, Sequence[MemoryRun]]) -> Fit:
         """Foretell how many sequences fit in the budget, and run that many."""
