@@ -26,7 +26,14 @@ def weight(seed=1):
     return np.random.default_rng(seed).standard_normal((OUTPUTS, INPUTS)).astype(np.float32)
 
 
-def statistics(x, d=None):
+def lags(x, seed=4):
+    """Return how far the residual stream lies behind the source's, which x tells in part."""
+    random = np.random.default_rng(seed)
+    told = x @ random.standard_normal((INPUTS, OUTPUTS)) / 5
+    return (told + 0.1 * random.standard_normal(told.shape)).astype(np.float32)
+
+
+def statistics(x, d=None, r=None):
     wide = x.astype(np.float64)
     return InputStatistics(
         count=len(x),
@@ -35,16 +42,17 @@ def statistics(x, d=None):
         absolute=np.abs(wide).sum(axis=0),
         gram=(wide.T @ wide).astype(np.float32),
         drift=None if d is None else (d.astype(np.float64).T @ wide).astype(np.float32),
+        lag=None if r is None else (r.astype(np.float64).T @ wide).astype(np.float32),
     )
 
 
-def least_squares(w, x, d):
-    """Minimize ||W' x - W (x + d)||^2 and what damping adds, as one stacked system of rows."""
+def least_squares(w, x, d, r=0.0):
+    """Minimize ||W' x - W (x + d) - r||^2 and what damping adds, as one stacked system of rows."""
     x, d, w = (a.astype(np.float64) for a in (x, d, w))
     diagonal = (x**2).sum(axis=0)
     ridge = np.diag(np.sqrt(DAMPING * diagonal.mean() + SHRINKAGE * diagonal))
     left = np.concatenate([x, ridge])
-    right = np.concatenate([(x + d) @ w.T, ridge @ w.T])
+    right = np.concatenate([(x + d) @ w.T + r, ridge @ w.T])
     return np.linalg.lstsq(left, right, rcond=None)[0].T
 
 
@@ -54,6 +62,23 @@ def test_it_is_the_least_squares_fit_to_the_sources_outputs():
     truth = least_squares(w, x, d)
     # H and D are sums in float32; the damped H has a condition below 1e4: 1e4 * 2^-24.
     assert np.abs(found - truth).max() < 1e-3 * np.abs(truth - w).max()
+
+
+def test_what_the_stream_lacks_is_put_out_too():
+    (x, d), w = inputs(), weight()
+    r = lags(x)
+    found, truth = propagated(w, statistics(x, d, r)), least_squares(w, x, d, r)
+    assert np.abs(found - truth).max() < 1e-3 * np.abs(truth - w).max()
+    without = propagated(w, statistics(x, d))
+    assert np.abs(without - truth).max() > 0.1 * np.abs(truth - w).max()
+
+
+def test_pieces_of_the_rows_get_their_own_part_of_the_lag():
+    (x, d), w = inputs(), weight()
+    taken = statistics(x, d, lags(x))
+    pieces = [propagated(w[:2], taken), propagated(w[2:], taken, 2)]
+    assert np.allclose(np.concatenate(pieces), propagated(w, taken), atol=1e-6)
+    assert not np.allclose(propagated(w[2:], taken), pieces[1], atol=1e-2)
 
 
 @pytest.mark.parametrize("wrong", ["transposed", "other sign", "undamped"])
@@ -91,16 +116,18 @@ def test_a_part_of_the_drift_is_that_part_of_the_correction():
 def test_rescaled_channels_are_corrected_alike():
     x, d = inputs()
     factors = np.exp(np.random.default_rng(2).standard_normal(INPUTS)).astype(np.float32)
-    taken = statistics(x, d).scaled(factors)
-    exact = statistics(x / factors, d / factors)
+    taken = statistics(x, d, lags(x)).scaled(factors)
+    exact = statistics(x / factors, d / factors, lags(x))
+    assert np.allclose(taken.lag, exact.lag, rtol=1e-4, atol=1e-4)
     assert np.allclose(taken.drift, exact.drift, rtol=1e-4, atol=1e-4)
     assert np.allclose(taken.gram, exact.gram, rtol=1e-4, atol=1e-4)
 
 
 def test_statistics_of_two_sets_add_up():
     (x, d), (y, e) = inputs(), inputs(3)
-    both = statistics(x, d).plus(statistics(y, e))
-    exact = statistics(np.concatenate([x, y]), np.concatenate([d, e]))
+    both = statistics(x, d, lags(x)).plus(statistics(y, e, lags(y)))
+    exact = statistics(*(np.concatenate(p) for p in ((x, y), (d, e), (lags(x), lags(y)))))
+    assert np.allclose(both.lag, exact.lag, rtol=1e-4, atol=1e-4)
     assert np.allclose(both.drift, exact.drift, rtol=1e-4, atol=1e-4)
     assert statistics(x, d).plus(statistics(y)).drift is None
 

@@ -11,7 +11,7 @@ from fewbit.errors import NumericalError, UsageError
 from fewbit.formats.registry import decode, encode, parse_format
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import open_model
-from fewbit.program import Linear
+from fewbit.program import Add, Linear
 from fewbit.quantization import walk as walk_module
 from fewbit.quantization.bound import BoundModel
 from fewbit.quantization.walk import WalkOptions, cuts, stages, walk
@@ -66,7 +66,8 @@ def traced(source, calibrated, changed=MappingProxyType({})):
         for slot, tensor in tensors.items()
         if tensor.shape[0] > 1
     }
-    inputs = list(dict.fromkeys(op.x for op in program.ops if isinstance(op, Linear)))
+    read = (op.x for op in program.ops if isinstance(op, Linear | Add))
+    inputs = list(dict.fromkeys(read))
     ops = range(len(program.ops))
     tokens = np.concatenate(calibrated.windows)
     binding = Binding(program, tensors, kernels)
@@ -170,6 +171,10 @@ def test_a_layer_reads_what_the_tensors_bound_before_it_give(llama):
     assert len(changed) == 2 + 4 + 1
 
 
+STREAMS = {"o": "attn_add", "down": "mlp_add"}
+"""Where the outputs of a site are added to the residual stream."""
+
+
 def walked_beside(source, calibrated, room=walk_module.ROOM, propagation=1.0):
     """Walk while every matrix is halved behind its cut, beside the source; return statistics."""
     program, found = build_program(source.config), {}
@@ -200,12 +205,25 @@ def test_drift_is_what_the_sources_layers_read_beyond_the_walked_models(llama):
         # What is before a cut is halved by then; what is behind it has no say.
         before = {op.weight for op in program.ops[: cut.index] if isinstance(op, Linear)}
         changed = {slot: halved(llama, slot) for slot in before}
-        x = traced(llama, calibrated, changed)[cut.x].astype(np.float64)
+        changed_run = traced(llama, calibrated, changed)
+        x = changed_run[cut.x].astype(np.float64)
         d = source[cut.x] - x
         natural = np.sqrt(np.outer((d**2).sum(axis=0), (x**2).sum(axis=0))) + 1e-9
         # bf16 products of AMX, and keys and values in f16, as in the test of the Gram matrix.
         assert np.all(np.abs(found[cut.slots].drift - d.T @ x) <= 2.0**-5 * natural)
+        stream = STREAMS.get(cut.layers[0].site)
+        assert (found[cut.slots].lag is None) == (stream is None)
+        if stream is None:
+            continue
+        name = next(
+            op.x for op in program.ops if op.site == stream and op.layer == cut.layers[0].layer
+        )
+        r = source[name] - changed_run[name]
+        natural = np.sqrt(np.outer((r**2).sum(axis=0), (x**2).sum(axis=0))) + 1e-9
+        assert np.all(np.abs(found[cut.slots].lag - r.T @ x) <= 2.0**-5 * natural)
     assert not found[cuts(program)[0].slots].drift.any()
+    assert not found[("layers.0.o.weight",)].lag.any()  # the input table is the source's
+    assert found[("layers.0.down.weight",)].lag.any()
     assert found[cuts(program)[1].slots].drift.any()
 
 
@@ -213,7 +231,8 @@ def test_what_is_kept_changes_no_bit_of_drift(llama):
     whole = walked_beside(llama, calibration())
     passing = walked_beside(llama, calibration(), 180_000)  # the room is shared by two walks
     for slots, statistics in whole.items():
-        assert np.array_equal(statistics.drift, passing[slots].drift)
+        for name in ("drift", "lag"):
+            assert np.array_equal(getattr(statistics, name), getattr(passing[slots], name))
 
 
 def test_propagation_takes_a_part_of_the_drift(llama):
@@ -221,6 +240,8 @@ def test_propagation_takes_a_part_of_the_drift(llama):
     half = walked_beside(llama, calibration(), propagation=0.5)
     for slots, statistics in whole.items():
         assert np.array_equal(statistics.drift * np.float32(0.5), half[slots].drift)
+        if statistics.lag is not None:
+            assert np.array_equal(statistics.lag * np.float32(0.5), half[slots].lag)
 
 
 def test_a_walk_alone_has_no_drift(llama):

@@ -20,8 +20,18 @@ from fewbit.runtime.native import Pool
 class Collector:
     """Sums over the rows of one layer's input."""
 
-    def __init__(self, inputs: int, pool: Pool, *, gram: bool, drift: bool = False) -> None:
-        """Start with no rows; `gram` and `drift` say whether there are those matrices."""
+    def __init__(
+        self, inputs: int, pool: Pool, *, gram: bool, drift: bool = False, outputs: int = 0
+    ) -> None:
+        """Start with no rows.
+
+        Args:
+            inputs: of the layer.
+            pool: the threads that share the work.
+            gram: whether there is a Gram matrix.
+            drift: whether there is a drift.
+            outputs: of the layer, where there is a lag; else 0.
+        """
         self._pool = pool
         self._count = 0
         self._squares = np.zeros(inputs, np.float64)
@@ -29,6 +39,7 @@ class Collector:
         self._largest = np.zeros(inputs, np.float32)
         self._gram = np.zeros((inputs, inputs), np.float32) if gram else None
         self._drift = np.zeros((inputs, inputs), np.float32) if drift else None
+        self._lag = np.zeros((outputs, inputs), np.float32) if outputs else None
 
     def add(
         self, x: NDArray[np.float32], masks: Sequence[NDArray[np.bool_]], first: int = 0
@@ -58,10 +69,26 @@ class Collector:
     ) -> None:
         """Count d x^T of the rows of some sequences; d is as x, and all arguments as `add`."""
         assert self._drift is not None
+        self._add_products(self._drift, d, x, masks)
+
+    def add_lag(
+        self, r: NDArray[np.float32], x: NDArray[np.float32], masks: Sequence[NDArray[np.bool_]]
+    ) -> None:
+        """Count r x^T of the rows of some sequences; r is float32 [tokens, outputs]."""
+        assert self._lag is not None
+        self._add_products(self._lag, r, x, masks)
+
+    def _add_products(
+        self,
+        sums: NDArray[np.float32],
+        left: NDArray[np.float32],
+        right: NDArray[np.float32],
+        masks: Sequence[NDArray[np.bool_]],
+    ) -> None:
         mask = np.concatenate(masks)
         lengths = [int(counted.sum()) for counted in masks]
-        left, right = (np.ascontiguousarray(y if mask.all() else y[mask]) for y in (d, x))
-        add_cross(self._drift, left, right, self._pool, lengths=lengths)
+        rows = [np.ascontiguousarray(y if mask.all() else y[mask]) for y in (left, right)]
+        add_cross(sums, *rows, self._pool, lengths=lengths)
 
     def statistics(self) -> InputStatistics:
         """Return the sums so far."""
@@ -74,6 +101,7 @@ class Collector:
             absolute=self._absolute,
             gram=self._gram,
             drift=self._drift,
+            lag=self._lag,
         )
 
 

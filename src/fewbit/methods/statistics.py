@@ -35,6 +35,9 @@ class InputStatistics:
     drift: NDArray[np.float32] | None = None
     """Sum of the outer products d x^T, float32 [inputs, inputs], where the layer is to put out what
     the source's does with x + d; None where it is to put out what it does with x."""
+    lag: NDArray[np.float32] | None = None
+    """Sum of the outer products r x^T, float32 [outputs, inputs], where the layer is to put out r
+    more, because what its outputs are added to lags behind the source's by that; else None."""
     remarks: tuple[str, ...] = ()
     """Sentences for the manifest on how they came about, such as that an expert was hardly
     reached."""
@@ -49,6 +52,7 @@ class InputStatistics:
         assert self.absolute.shape == inputs
         assert self.gram is None or self.gram.shape == inputs * 2
         assert self.drift is None or self.drift.shape == inputs * 2
+        assert self.lag is None or self.lag.shape[1:] == inputs
 
     @property
     def tokens(self) -> int:
@@ -87,6 +91,7 @@ class InputStatistics:
             absolute=self.absolute * size,
             gram=None if self.gram is None else self.gram * single[:, None] * single[None, :],
             drift=None if self.drift is None else self.drift * single[:, None] * single[None, :],
+            lag=None if self.lag is None else self.lag * single[None, :],
             remarks=self.remarks,
             reached=self.reached,
         )
@@ -100,6 +105,7 @@ class InputStatistics:
             absolute=self.absolute + other.absolute,
             gram=_sum(self.gram, other.gram),
             drift=_sum(self.drift, other.drift),
+            lag=_sum(self.lag, other.lag),
             remarks=tuple(dict.fromkeys((*self.remarks, *other.remarks))),
         )
 
@@ -116,6 +122,7 @@ class InputStatistics:
             ("Gram matrix's diagonal", None if self.gram is None else self.gram.diagonal()),
             ("Gram matrix", None if self.gram is None else self.gram.sum(axis=1)),
             ("drift from the source", None if self.drift is None else self.drift.sum(axis=0)),
+            ("lag behind the source", None if self.lag is None else self.lag.sum(axis=0)),
         ):
             if values is not None and not np.isfinite(values).all():
                 column = int(np.argmin(np.isfinite(values)))

@@ -155,7 +155,7 @@ def _solve_piece(
     with _named(name):
         require_finite(piece.values, first_row=start)
     with _named(f"{name}, in the piece that begins at row {start}" if start else name):
-        target = piece.values if statistics is None else propagated(piece.values, statistics)
+        target = piece.values if statistics is None else propagated(piece.values, statistics, start)
         return solver(target, statistics, form)
 
 

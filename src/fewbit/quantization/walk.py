@@ -22,7 +22,7 @@ from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.collect import Collector
 from fewbit.errors import UsageError
 from fewbit.methods.statistics import InputStatistics
-from fewbit.program import OUTSIDE, Buffer, Linear, Mixture, Program, RopeTable, Slot
+from fewbit.program import OUTSIDE, Add, Buffer, Linear, Mixture, Program, RopeTable, Slot
 from fewbit.quantization.experts import ExpertInput, MixtureInput, Part, Tokens, named, parts
 from fewbit.records.figures import size
 from fewbit.runtime.native import Pool
@@ -169,9 +169,10 @@ class WalkOptions:
     room: int = ROOM
     source: RunOps | None = None
     """Runs the source's tensors beside the others, so that statistics with a Gram matrix have the
-    drift to what these read; an expert's have none, because the two route differently."""
+    drift to what these read, and the lag behind their residual stream where outputs are added to
+    it; an expert's have neither, because the two route differently."""
     propagation: float = 1.0
-    """The part of the way to the source's inputs that drift is."""
+    """The part of the differences that drift and lag are."""
 
     def needs_gram(self, slots: Sequence[Slot]) -> bool:
         """Whether one of some layers needs the Gram matrix of its input."""
@@ -224,16 +225,32 @@ class _Statistics:
         cut, masks = self.stage.cut, self.states.calibration.masks
         width = self.states.program.widths[cut.x]
         gram = self.options.needs_gram(cut.slots)
-        beside = self.beside if gram else None
-        collector = Collector(width, self.options.pool, gram=gram, drift=beside is not None)
-        sources = None if beside is None else beside.inputs(self.stage)
+        if gram and self.beside is not None:
+            return self._besides(self.beside)
+        collector = Collector(width, self.options.pool, gram=gram)
         for sequences, x in self.states.inputs(self.stage):
-            own = masks[sequences.start : sequences.stop]
+            with named(cut.slots):
+                collector.add(x, masks[sequences.start : sequences.stop], sequences.start)
+        return collector.statistics()
+
+    def _besides(self, source: _States) -> InputStatistics:
+        """Return the statistics with drift and lag."""
+        cut, program, masks = self.stage.cut, self.states.program, self.states.calibration.masks
+        stream = _stream(program, cut)
+        read = (cut.x,) if stream is None else (cut.x, stream)
+        outputs = 0 if stream is None else program.widths[stream]
+        part = np.float32(self.options.propagation)
+        collector = Collector(
+            program.widths[cut.x], self.options.pool, gram=True, drift=True, outputs=outputs
+        )
+        both = (states.buffers(self.stage, read) for states in (self.states, source))
+        for (sequences, found), (_, exact) in zip(*both, strict=True):
+            x, own = found[cut.x], masks[sequences.start : sequences.stop]
             with named(cut.slots):
                 collector.add(x, own, sequences.start)
-            if sources is not None:
-                away = np.float32(self.options.propagation) * (next(sources)[1] - x)
-                collector.add_drift(away, x, own)
+            collector.add_drift(part * (exact[cut.x] - x), x, own)
+            if stream is not None:
+                collector.add_lag(part * (exact[stream] - found[stream]), x, own)
         return collector.statistics()
 
     def own(self) -> InputStatistics:
@@ -292,12 +309,18 @@ class _States:
     def inputs(self, stage: Stage) -> Iterator[tuple[range, Rows]]:
         """Yield a cut's input, a few sequences at a time, with their numbers."""
         x = stage.cut.x
-        if x in self._kept:
-            for sequences, rows in self._slices():
-                yield sequences, self._kept[x][rows]
-            return
-        for sequences, _, found in self._pieces(stage.ops, [x]):
+        for sequences, found in self.buffers(stage, (x,)):
             yield sequences, found[x]
+
+    def buffers(
+        self, stage: Stage, names: Sequence[Buffer]
+    ) -> Iterator[tuple[range, dict[Buffer, Rows]]]:
+        """Yield what is read at or behind a cut, a few sequences at a time, with their numbers."""
+        kept = [name for name in names if name in self._kept]
+        run = [name for name in names if name not in self._kept]
+        pieces = self._pieces(stage.ops, run) if run else ((*s, {}) for s in self._slices())
+        for sequences, rows, found in pieces:
+            yield sequences, {**found, **{name: self._kept[name][rows] for name in kept}}
 
     def _pieces(
         self, ops: range, wanted: Sequence[Buffer], into: Mapping[Buffer, Rows] | None = None
@@ -322,6 +345,15 @@ class _States:
             if array.shape[1] == width:
                 return self._idle.pop(number)
         return np.empty((len(self._tokens), width), np.float32)
+
+
+def _stream(program: Program, cut: Cut) -> Buffer | None:
+    """Return the residual stream that the outputs of a cut's layer are added to, if they are."""
+    outs = [op.out for op in cut.layers]
+    for op in program.ops:
+        if isinstance(op, Add) and outs == [op.y]:
+            return op.x
+    return None
 
 
 def _live(program: Program, index: int) -> tuple[Buffer, ...]:
