@@ -87,8 +87,8 @@ class Collector:
     ) -> None:
         mask = np.concatenate(masks)
         lengths = [int(counted.sum()) for counted in masks]
-        rows = [np.ascontiguousarray(y if mask.all() else y[mask]) for y in (left, right)]
-        add_cross(sums, *rows, self._pool, lengths=lengths)
+        one, other = (np.ascontiguousarray(y if mask.all() else y[mask]) for y in (left, right))
+        add_cross(sums, one, other, self._pool, lengths=lengths)
 
     def statistics(self) -> InputStatistics:
         """Return the sums so far."""
