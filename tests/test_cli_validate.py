@@ -144,15 +144,38 @@ def test_another_source_is_a_no_and_no_error(model, other, small, tmp_path):
         (("--draft", "ngram"), "--against"),
         (("--draft", "ngram", "--against", "MODEL", "--concurrency", "x"), "--concurrency is 'x'"),
         (("--draft", "ngram", "--against", "MODEL", "--axes", "langauge"), "langauge"),
+        (("--draft", "ngram", "--against", "MODEL", "--gate", "GATE"), "did you mean language/kl"),
         (("--draft", "ngram", "--against", "MODEL", "--turns", "0"), "turns"),
         (("--draft", "ngram", "--against", "/nowhere.gguf"), "/nowhere.gguf"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(model, capsys, options, said):
-    assert run(["validate", model, *(model if o == "MODEL" else o for o in options)]) == 2
+def test_what_cannot_be_is_refused_in_one_line(model, tmp_path, capsys, options, said):
+    gate = tmp_path / "gate.toml"
+    gate.write_text('[[slices]]\nmatch = "language/lk"\nmargin = 0.05\n')
+    known = {"MODEL": model, "GATE": str(gate)}
+    assert run(["validate", model, *(known.get(option, option) for option in options)]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("certified")
+def test_what_is_kept_is_not_timed_again_and_its_time_is_said(model, small, tmp_path, monkeypatch):
+    json, work = tmp_path / "v.json", str(tmp_path / "work")
+    command = ["validate", model, "--draft", "ngram", "--against", model, *small]
+    command += ["--work", work, "--json", str(json)]
+    run(command)
+    first = from_json(Validation, json.read_bytes(), name="v.json")
+
+    def never(*_):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("fewbit.cli.bench_draft.speculation_report", never)
+    run(command)
+    again = from_json(Validation, json.read_bytes(), name="v.json")
+    assert again.speculation == first.speculation
+    assert again.questions[5].evidence == first.questions[5].evidence
+    assert first.questions[5].evidence[-1].startswith("Measured at 20")
 
 
 def test_the_whole_is_as_its_worst_answer():

@@ -189,6 +189,14 @@ def test_a_failure_leaves_the_old_output(tmp_path, source, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.work", "out"]
 
 
+def test_a_gate_that_names_no_slice_is_refused_before_anything_is_made(tmp_path, source):
+    misspelt = Gate(slices=(SliceRule(match="language/lk", margin=0.05),))
+    chosen = replace(settings("rtn-int8-g32"), evaluation=replace(MEASURING, gate=misspelt))
+    with pytest.raises(UsageError, match="did you mean language/kl"):
+        compress(source, tmp_path / "out", AXES, chosen)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_absent_parent_is_said(tmp_path, source):
     with pytest.raises(OutputError, match="cannot be written"):
         compress(source, tmp_path / "no" / "out", AXES, settings("rtn-int8-g32"))

@@ -17,6 +17,7 @@ from fewbit.records.evaluation import Evaluation
 from fewbit.records.outcome import Outcome, worst
 from fewbit.records.pair import Consequence, PairCheck, PairReport, PairVerdict
 from fewbit.records.speculation import SpeculationReport, SpeculationRun
+from fewbit.records.speed_axis import Moment
 from fewbit.records.validation import Question, Validation
 
 LEVEL = 0.95
@@ -41,6 +42,8 @@ class Evidence:
     evaluation: Evaluation | None
     refused: str
     speculation: SpeculationReport
+    timed: Moment | None = None
+    """When that was measured."""
 
 
 def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
@@ -57,7 +60,7 @@ def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
         baseline_equality(evidence.certificate),
         caches_right(evidence.certificate),
         quality(evidence.evaluation, evidence.refused),
-        faster(evidence.speculation),
+        faster(evidence.speculation, evidence.timed),
     )
     return Validation(
         target=evidence.certificate.target.name,
@@ -193,7 +196,7 @@ def quality(evaluation: Evaluation | None, refused: str) -> Question:
     )
 
 
-def faster(report: SpeculationReport) -> Question:
+def faster(report: SpeculationReport, timed: Moment | None = None) -> Question:
     """Answer whether the draft makes the target faster at every concurrency that was measured."""
     together = sorted({run.sequences for run in report.runs})
     answers = {count: _sign(_gains(report, count)) for count in together}
@@ -206,6 +209,9 @@ def faster(report: SpeculationReport) -> Question:
     ]
     unequal = [run for run in report.runs if run.repeats and not _same(run)]
     found += [f"Not the same output: {run.kind}, {run.sequences} at once." for run in unequal]
+    if timed is not None:
+        load = "" if timed.load is None else f", beside a load of {timed.load:.1f}"
+        found.append(f"Measured at {timed.ended}{load}.")
     return Question(
         name="speedup at concurrency",
         asked="Is the target faster with the draft at the service's concurrency?",

@@ -16,9 +16,15 @@ from fewbit.cli.running import RUNNING, RunningOptions, counts
 from fewbit.errors import IdentityError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fewbit.certify.cases import CertifySettings
+    from fewbit.evaluate.axis import Axis
+    from fewbit.evaluate.evaluation import EvaluationSettings
+    from fewbit.evaluate.machine.speed import SpeedSettings
     from fewbit.records.evaluation import Evaluation
     from fewbit.records.pair import PairReport
+    from fewbit.records.speculation import TimedSpeculation
     from fewbit.validate import Evidence
 
 _EXAMPLE = "1,4"
@@ -132,25 +138,80 @@ def _evidence(  # noqa: PLR0913, PLR0917
     quality: QualityOptions,
     running: RunningOptions,
 ) -> Evidence:
-    """Gather what the questions are answered from, the cheapest first."""
-    from fewbit.cli.bench_draft import speculation_report
+    """Gather what the questions are answered from.
+
+    What is asked for wrongly is refused before anything runs, and the certificate comes before the
+    evaluation: it opens the draft, which may not fit.
+    """
     from fewbit.cli.certify import certificate_of
+    from fewbit.cli.stopping import resumable
     from fewbit.validate import Evidence
 
     together = counts("concurrency", service.concurrency, _EXAMPLE)
     certifying = service.certifying(together)
-    drafting.settings(service.tokens, together)  # says what is wrong with them before all else
+    drafting.settings(service.tokens, together)
+    axes, measuring = _measuring(quality, running)
     pair = _pair(target, drafting.draft)
-    evaluation, refused = _quality(source, target, quality, running)
+    work = quality.work
+    certificate = certificate_of(target, drafting.draft, None, certifying, running, work)
+    evaluation, refused = _quality(source, target, axes, measuring)
+    speed = running.speed(_PROMPT, service.tokens, together)
+    with resumable(work):
+        timed = _timed(target, drafting, speed, work)
     return Evidence(
         pair=pair,
         evaluation=evaluation,
         refused=refused,
-        certificate=certificate_of(target, drafting.draft, None, certifying, running, quality.work),
-        speculation=speculation_report(
-            target, running.speed(_PROMPT, service.tokens, together), drafting
-        ),
+        certificate=certificate,
+        speculation=timed.report,
+        timed=timed.moment,
     )
+
+
+def _timed(
+    target: Path, drafting: DraftOptions, speed: SpeedSettings, work: Path | None
+) -> TimedSpeculation:
+    """Measure the target with the draft, or take what an earlier run kept of just that."""
+    from fewbit import __version__
+    from fewbit.cli.bench_draft import speculation_report
+    from fewbit.evaluate.conditions import host
+    from fewbit.evaluate.machine.turns import moment, now
+    from fewbit.records.kept import file_of, fingerprint, open_kept
+    from fewbit.records.speculation import TimedSpeculation
+    from fewbit.runtime.native import available_cores
+
+    began = now()
+
+    def measure() -> TimedSpeculation:
+        return TimedSpeculation(
+            report=speculation_report(target, speed, drafting), moment=moment(began)
+        )
+
+    models = _digests(target, drafting.draft)
+    if work is None or models is None:
+        return measure()
+    settings = drafting.settings(speed.tokens, speed.concurrency)
+    asked = drafting.draft, drafting.draft_tokens, drafting.draft_costs, settings, speed
+    machine = speed.threads or available_cores(), host(), __version__
+    kept = open_kept(file_of(work, fingerprint(models), fingerprint("speculation", asked, machine)))
+    return kept.once("speculation", TimedSpeculation, measure)
+
+
+def _digests(target: Path, draft: str) -> list[str] | None:
+    """Return what tells a target and the model of its draft from others; None for heads."""
+    from fewbit.checkpoint.checkpoint import content_digest
+    from fewbit.cli.drafts import chosen_draft
+    from fewbit.model.weights import open_draft_model, open_model
+
+    chosen = chosen_draft(draft, 1)
+    if chosen.head is not None:
+        return None
+    with open_model(target) as ours:
+        found = [content_digest(ours.checkpoint)]
+    if chosen.path is not None:
+        with open_draft_model(chosen.path) as theirs:
+            found.append(content_digest(theirs.checkpoint))
+    return found
 
 
 def _pair(target: Path, draft: str) -> PairReport | None:
@@ -167,17 +228,18 @@ def _pair(target: Path, draft: str) -> PairReport | None:
         return check_pair(member_of(ours), member_of(theirs))
 
 
-def _quality(
-    source: Path, target: Path, quality: QualityOptions, running: RunningOptions
-) -> tuple[Evaluation | None, str]:
-    """Measure the target against its source; where they are not one model, say why."""
-    from fewbit.cli.eval import measured
+def _measuring(
+    quality: QualityOptions, running: RunningOptions
+) -> tuple[tuple[Axis, ...], EvaluationSettings]:
+    """Return what the target is measured on, and how; refuses names that there are not."""
     from fewbit.cli.measuring import MeasuringOptions
     from fewbit.evaluate.axes import axes_named
+    from fewbit.evaluate.evaluation import require_judgeable
     from fewbit.evaluate.gating.file import find_gate
 
     gate = find_gate(quality.gate)
     axes = axes_named(quality.names, quality.options(gate, running.threads))
+    require_judgeable(axes, gate)
     measuring = MeasuringOptions(
         threads=running.threads,
         activations=running.activations,
@@ -185,7 +247,16 @@ def _quality(
         kv=running.kv,
         rotate_keys=running.rotate_keys,
     )
+    return axes, measuring.settings(gate, quality.work)
+
+
+def _quality(
+    source: Path, target: Path, axes: Sequence[Axis], measuring: EvaluationSettings
+) -> tuple[Evaluation | None, str]:
+    """Measure the target against its source; where they are not one model, say why."""
+    from fewbit.cli.eval import measured
+
     try:
-        return measured(source, target, axes, measuring.settings(gate, quality.work)), ""
+        return measured(source, target, axes, measuring), ""
     except IdentityError as error:
         return None, str(error)

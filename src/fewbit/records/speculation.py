@@ -11,6 +11,7 @@ from fewbit.records.generation import DraftModelRecord, SpeculationRecord
 from fewbit.records.kernels import KernelRecord
 from fewbit.records.loading import LoadRecord, MemoryPlan
 from fewbit.records.model import ModelFacts
+from fewbit.records.speed_axis import Moment
 
 SPECULATION_VERSION = 1
 
@@ -106,3 +107,10 @@ class SpeculationReport(Record, frozen=True, kw_only=True):
     plain_memory_bytes: int
     """The most before the draft was opened and had drafted."""
     runs: tuple[SpeculationRun, ...]
+
+
+class TimedSpeculation(Record, frozen=True, kw_only=True):
+    """A report that is kept for another run, with when it was measured and beside what."""
+
+    report: SpeculationReport
+    moment: Moment
