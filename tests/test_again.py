@@ -44,6 +44,19 @@ def test_formats_that_were_chosen_for_a_size_are_not_chosen_again(tmp_path, mode
     assert read_manifest(second).allocation is not None
 
 
+def test_propagation_of_the_command_line_is_the_recipes(tmp_path, model, text, made, capsys):  # noqa: F811
+    first, second = tmp_path / "a", tmp_path / "b"
+    assert run(command(model, text, first, "--propagation", "0.5")) == 0
+    assert read_manifest(first).recipe.propagation == 0.5
+    assert tree_hash(first).keys() == tree_hash(made).keys()
+    assert tree_hash(first) != tree_hash(made)
+    assert again(model, first, second) == 0
+    assert tree_hash(second) == tree_hash(first)
+    capsys.readouterr()
+    assert run(command(model, text, tmp_path / "c", "--propagation", "2")) == 2
+    assert "propagation is 2" in capsys.readouterr().err
+
+
 @pytest.mark.interop
 @pytest.mark.parametrize("what", ["scales", "weights"])
 def test_a_manifest_makes_the_same_tuned_artefact(tmp_path, model, text, what, capsys):  # noqa: F811

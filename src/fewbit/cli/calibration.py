@@ -11,6 +11,7 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings
     from fewbit.quantization.importance import GivenImportance
+    from fewbit.records.recipe import Recipe
 
 
 @Parameter(name="*")
@@ -59,10 +60,28 @@ class CalibrationOptions(TextOptions):
         Parameter(help="Whose layers give a layer the inputs that it is solved for."),
     ] = "quantized"
 
+    propagation: Annotated[
+        float | None,
+        Parameter(
+            help="The part of the errors of earlier layers, 0 to 1, that layers make up for "
+            "(methods gptq); as the recipe says."
+        ),
+    ] = None
+
     imatrix: Annotated[
         Path | None,
         Parameter(help="An importance matrix of llama.cpp, in place of text (methods imatrix)."),
     ] = None
+
+    def of(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with what is asked for; raises UsageError for what it cannot do."""
+        from msgspec.structs import replace
+
+        from fewbit.recipes import checked
+
+        if self.propagation is None:
+            return recipe
+        return checked(replace(recipe, propagation=self.propagation))
 
     def importance(self) -> GivenImportance | None:
         """Return the importance matrix that was named; raises BadFileError or MissingError."""

@@ -96,10 +96,10 @@ def _wanted(recipe: str | None, options: _Options, anew: Again | None) -> tuple[
     """Return recipe and options: as given, or those of an artefact that is made again."""
     from fewbit.quantization.allocating import base_recipe
 
-    size, _, tuning = options
+    size, calibration, tuning = options
     if anew is not None:
         return anew.manifest.recipe, (size, anew.calibration, anew.tuning)
-    return tuning.of(base_recipe(recipe or "", size.target())), options
+    return calibration.of(tuning.of(base_recipe(recipe or "", size.target()))), options
 
 
 @dataclass(frozen=True)
