@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,9 +154,12 @@ def _evidence(  # noqa: PLR0913, PLR0917
     axes, measuring = _measuring(quality, running)
     pair = _pair(target, drafting.draft)
     work = quality.work
+    _tell("Certifying the draft, for questions 3 and 4.")
     certificate = certificate_of(target, drafting.draft, None, certifying, running, work)
+    _tell("Measuring the target against its source, for questions 1 and 5.")
     evaluation, refused = _quality(source, target, axes, measuring)
     speed = running.speed(_PROMPT, service.tokens, together)
+    _tell("Timing the target with the draft and without, for question 6.")
     with resumable(work):
         timed = _timed(target, drafting, speed, work)
     return Evidence(
@@ -166,6 +170,10 @@ def _evidence(  # noqa: PLR0913, PLR0917
         speculation=timed.report,
         timed=timed.moment,
     )
+
+
+def _tell(stage: str) -> None:
+    print(stage, file=sys.stderr)
 
 
 def _timed(
