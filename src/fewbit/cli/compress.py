@@ -32,6 +32,13 @@ class AttemptOptions:
     executor: Annotated[str, Parameter(help="native, or reference (slow, the truth in tests).")] = (
         "native"
     )
+    tune_windows: Annotated[
+        int,
+        Parameter(
+            help="Windows of calibration text that training takes, the last step within a budget "
+            "where the extra torch is installed; 0 leaves it out."
+        ),
+    ] = 480
     strict: Annotated[
         bool,
         Parameter(
@@ -86,7 +93,6 @@ def compress(  # noqa: PLR0913
     axes: AxesOptions = ON_AXES,
     calibration: TextOptions = TEXT,
     attempts: AttemptOptions = ATTEMPT,
-    tune_windows: int = 480,
     json: JsonOption = None,
 ) -> int:
     """Try recipes until one is accepted; keep the evidence.
@@ -106,8 +112,6 @@ def compress(  # noqa: PLR0913
         axes: What each attempt is measured on.
         calibration: What recipes that look at text are calibrated on.
         attempts: How attempts are made and measured.
-        tune_windows: Windows of calibration text that training takes, the last step within a budget
-            where the extra torch is installed; 0 leaves it out.
         json: Write the report to this file too; - prints it on stdout instead of the table.
     """
     from fewbit.cli.output import STDOUT, deliver
@@ -127,7 +131,7 @@ def compress(  # noqa: PLR0913
         runtime=target,
         evaluation=attempts.evaluation(gate, options),
         text=calibration.settings(attempts.threads),
-        tune_windows=tune_windows,
+        tune_windows=attempts.tune_windows,
         strict=attempts.strict,
         resume=attempts.resuming,
     )
