@@ -17,6 +17,7 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.errors import UnsupportedError, UsageError
+from fewbit.export.plan import plan_export
 from fewbit.export.target import ExportSettings
 from fewbit.export.targets import find_target
 from fewbit.formats.affine import integers
@@ -26,6 +27,7 @@ from fewbit.quantization import quantize
 from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
+V = "gptq", "gptq_v2"
 Q = "model.layers.0.self_attn.q_proj"
 
 
@@ -87,6 +89,9 @@ def test_a_zero_point_of_nought_has_no_version_1(tmp_path):
     with pytest.raises(UnsupportedError, match=r"2 zero points of 0.*gptq_v2"):
         exported(tmp_path / "artefact", tmp_path / "v1", "gptq")
     assert not (tmp_path / "v1").exists()
+    with open_model(tmp_path / "artefact") as model:
+        notes = {to: plan_export(model, find_target(to, ExportSettings())).record.notes for to in V}
+    assert ["stops at one; gptq_v2 has it" in " ".join(notes[to]) for to in V] == [True, False]
     exported(tmp_path / "artefact", tmp_path / "v2", "gptq_v2")
     assert_equal_models(tmp_path / "artefact", tmp_path / "v2")
 

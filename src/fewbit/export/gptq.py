@@ -78,10 +78,12 @@ class GptqTarget:
     def layout(self, source: ModelSource) -> Layout:
         """Return integers of 2, 3, 4 or 8 bits in the model's one group size; others as floats."""
         layers = layer_integers(source)
-        return Layout(
-            holdings={slot: self._holding(source, slot, layers) for slot in source.slots},
-            notes=(f"config.json names {_DTYPE}, the type of GPTQ's scales.",),
-        )
+        holdings = {slot: self._holding(source, slot, layers) for slot in source.slots}
+        notes = [f"config.json names {_DTYPE}, the type of GPTQ's scales."]
+        forms = (holding.format for holding in holdings.values())
+        if self.label == V1 and any(isinstance(f, QuantSpec) and not f.symmetric for f in forms):
+            notes.append(f"{V1} has no zero point of 0: the export stops at one; {V2} has it.")
+        return Layout(holdings=holdings, notes=tuple(notes))
 
     def _holding(self, source: ModelSource, slot: Slot, layers: tuple[QuantSpec, ...]) -> Holding:
         info, stored = source.info(slot), source.huggingface_name(slot)
