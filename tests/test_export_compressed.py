@@ -14,7 +14,7 @@ from fewbit.checkpoint.compressed_config import Targets, read_config
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.errors import UsageError
 from fewbit.export.compressed_kept import kept_limits, kept_scheme, kept_tensors
-from fewbit.export.compressed_scheme import Scheme, runtime_limits
+from fewbit.export.compressed_scheme import Scheme, expert_limits, runtime_limits
 from fewbit.export.job import export
 from fewbit.export.layers import fusions, patterns
 from fewbit.export.plan import plan_export, require_held
@@ -304,3 +304,30 @@ def test_what_sglang_asks_for_is_there(tmp_path):
         assert group["targets"] == ["Linear"] and group["weights"]["num_bits"] in (4, 8)
         assert group["weights"]["strategy"] in ("group", "channel")
         assert not group["weights"]["dynamic"] and group["input_activations"] is None
+
+
+@pytest.mark.parametrize(
+    ("form", "inputs", "said"),
+    [
+        ("int4-g32-asym", Activations.BF16, "with zero points; take a symmetric format"),
+        ("int8-row", Activations.TOKEN, "take a weight-only format or fp8"),
+        ("int8-g32", Activations.TOKEN, "as they are, unrounded"),
+    ],
+)
+def test_what_transformers_does_not_load_of_experts(form, inputs, said):
+    """test_interop_compressed.py shows that it is so."""
+    scheme = Scheme(parse_format(form), inputs)
+    assert said in " ".join(expert_limits([scheme]))
+    plain = Scheme(parse_format("int4-g32"), Activations.BF16)
+    assert list(expert_limits([plain, plain])) == [] and list(expert_limits([])) == []
+    other = Scheme(parse_format("int8-g32"), Activations.BF16)
+    assert "their formats differ" in " ".join(expert_limits([plain, other]))
+
+
+@pytest.mark.parametrize("to", ["compressed-tensors", "gptq", "gptq_v2", "awq"])
+@pytest.mark.parametrize("name", ["mixtral", "llama"])
+def test_plans_of_mixtures_speak_of_transformers(tmp_path, name, to):
+    source = artefact(tmp_path, layers_in("int4-g32-asym"), name)
+    with open_model(source) as model:
+        record = plan_export(model, find_target(to, SETTINGS)).record
+    assert any("transformers" in s for s in record.refusals) == (name == "mixtral")

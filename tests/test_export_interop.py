@@ -149,6 +149,21 @@ def test_transformers_gives_our_logits_for_a_gguf_file(name, tmp_path):
     assert np.abs(transformers_logits(out) - our_logits(source)).max() <= 1e-4
 
 
+@pytest.mark.parametrize("name", [n for n in CONFIGS if "moe" in n or "mixtral" in n])
+def test_transformers_runs_a_mixture_as_a_folder(name, tmp_path):
+    out = exported(folder(tmp_path, name), tmp_path / "out", "hf")
+    assert np.abs(transformers_logits(out) - our_logits(tmp_path / name)).max() <= 1e-4
+
+
+def test_exchanged_experts_would_be_seen(tmp_path):
+    weights = random_weights(CONFIGS["mixtral"])
+    gate, up = (f"model.layers.1.block_sparse_moe.experts.0.{w}.weight" for w in ("w1", "w3"))
+    source = folder(tmp_path, "mixtral")
+    planted = {**weights, gate: weights[up], up: weights[gate]}
+    theirs = transformers_logits(write_huggingface(tmp_path / "p", CONFIGS["mixtral"], planted))
+    assert np.abs(theirs - our_logits(source)).max() > 0.05
+
+
 @pytest.mark.parametrize(
     ("to", "recipe"),
     [("hf", "rtn-int4-g32"), ("compressed-tensors", "rtn-w8a8"), ("torchao", "rtn-w8a8")],

@@ -11,6 +11,7 @@ from test_export_compressed import artefact, assert_equal_models, exported, laye
 from test_interop_compressed import decoded_folder, our_logits, their_logits
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
+from fewbit.errors import UnsupportedError
 from fewbit.formats.registry import decode
 from fewbit.model.weights import open_model
 from fewbit.records.kernels import Activations
@@ -23,6 +24,18 @@ pytestmark = [
 ]
 
 CONFIGURATIONS = ("int8-wo", "int8-dynamic", "int4-g32", "int3-row-asym", "fp8")
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_packed_experts_are_refused_for_a_reason(tmp_path, name, monkeypatch):
+    """Without the refusal transformers runs experts of random numbers."""
+    source = artefact(tmp_path, layers_in("int8-row"), name)
+    with pytest.raises(UnsupportedError, match=r"fills with random numbers.*compressed-tensors"):
+        exported(source, tmp_path / "refused", "torchao")
+    monkeypatch.setattr("fewbit.export.torchao._require_no_experts", lambda *_: None)
+    exported(source, tmp_path / "out", "torchao")
+    plain = decoded_folder(tmp_path / "out", tmp_path / "plain", name)
+    assert np.abs(their_logits(tmp_path / "out") - our_logits(plain)).max() > 0.5
 
 
 def configuration(name: str):

@@ -27,6 +27,7 @@ from fewbit.export.grouped import (
 )
 from fewbit.export.layers import (
     float_holding,
+    fused_experts,
     is_table,
     mixed_fusions,
     packed_slots,
@@ -88,10 +89,10 @@ class AwqTarget:
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
     ) -> tuple[str, ...]:
-        """Return what vLLM would refuse."""
+        """Return what vLLM and, of mixtures, transformers would refuse."""
         packed = packed_slots(formats)
         names = {slot: formats[slot].name if slot in packed else "floats" for slot in formats}
-        said = [mixed_fusions(names)]
+        said = [mixed_fusions(names), fused_experts(formats, "AWQ")]
         group = written_group(formats[slot] for slot in packed)
         if group not in _GROUPS:
             said.append(f"vLLM's kernels on CUDA have groups of 32, 64 and 128, not {group}.")

@@ -42,6 +42,11 @@ class Scheme:
         return replace(self, input_scale=None)
 
     @property
+    def symmetric(self) -> bool:
+        """Whether there are no zero points."""
+        return not isinstance(self.form, QuantSpec) or self.form.symmetric
+
+    @property
     def title(self) -> str:
         """In words, for messages."""
         inputs = "" if self.inputs is Activations.BF16 else f" with inputs in {self.inputs.value}"
@@ -117,6 +122,22 @@ def runtime_limits(scheme: Scheme) -> Iterator[str]:
         yield f"vLLM runs {form.name} as weight-only on CUDA and ROCm; its CPU kernel has 4 bits."
     if form.group_size not in _MARLIN_GROUPS:
         yield f"vLLM's kernels on CUDA have groups of 32, 64 and 128, not {form.group_size}."
+
+
+def expert_limits(experts: Sequence[Scheme]) -> Iterator[str]:
+    """Yield, as sentences, what transformers 5.24 does not load of a mixture's experts (run there).
+
+    It has the experts of a layer in one parameter, which it makes of decoded weights.
+    """
+    who = "transformers 5.24 does not load a mixture's experts"
+    if any(not scheme.symmetric for scheme in experts):
+        yield f"{who} with zero points; take a symmetric format for them."
+    if any(scheme.container == INTEGERS for scheme in experts):
+        yield f"{who} in int8 whose inputs are int8 too; take a weight-only format or fp8 for them."
+    elif any(scheme.inputs is not Activations.BF16 for scheme in experts):
+        yield "transformers 5.24 leaves the inputs of a mixture's experts as they are, unrounded."
+    if len({scheme.shared for scheme in experts}) > 1:
+        yield "transformers 5.24 decodes all experts like the first; here their formats differ."
 
 
 def _rounded_limits(scheme: Scheme) -> Iterator[str]:

@@ -23,6 +23,7 @@ from fewbit.export.compressed_scheme import (
     PACKED,
     Scheme,
     candidates,
+    expert_limits,
     runtime_limits,
     scheme_of,
 )
@@ -42,7 +43,7 @@ from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
-from fewbit.model.families import FAMILIES
+from fewbit.model.families import FAMILIES, expert_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.records.export import AbsentTensor
@@ -94,7 +95,7 @@ class CompressedTensorsTarget:
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
     ) -> tuple[str, ...]:
-        """Return what vLLM and SGLang would refuse."""
+        """Return what vLLM, SGLang and, of mixtures, transformers would refuse."""
         schemes = self._schemes(source, formats)
         named = {slot: schemes[slot].title if slot in schemes else "floats" for slot in formats}
         mixed = mixed_fusions(named)
@@ -102,6 +103,7 @@ class CompressedTensorsTarget:
         limits = [limit for scheme in distinct for limit in runtime_limits(scheme)]
         limits += kept_limits(source.kv_scales)
         limits += compressed_limits(distinct, mixture=source.config.mixture is not None)
+        limits += expert_limits([schemes[s] for s in schemes if expert_of(s) is not None])
         return tuple(dict.fromkeys([mixed, *limits] if mixed else limits))
 
     def write(self, job: Job) -> None:

@@ -31,6 +31,7 @@ from fewbit.export.grouped import (
 )
 from fewbit.export.layers import (
     float_holding,
+    fused_experts,
     is_table,
     mixed_fusions,
     module_of,
@@ -104,8 +105,9 @@ class GptqTarget:
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
     ) -> tuple[str, ...]:
-        """Return what vLLM and GPTQModel would refuse."""
-        return tuple(filter(None, (mixed_fusions(_names(formats)), *_limits(source, formats))))
+        """Return what vLLM, GPTQModel and, of mixtures, transformers would refuse."""
+        said = (mixed_fusions(_names(formats)), *_limits(source, formats))
+        return tuple(filter(None, (*said, fused_experts(formats, "GPTQ"))))
 
     def write(self, job: Job) -> None:
         """Write the folder.

@@ -13,6 +13,7 @@ from fewbit.export.target import Holding
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat
 from fewbit.model.binding import is_vector
+from fewbit.model.families import expert_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 
@@ -70,6 +71,20 @@ def mixed_fusions(formats: Mapping[Slot, object]) -> str:
     return (
         f"vLLM and SGLang run q, k and v as one matrix, and gate and up, and refuse members of "
         f"different formats: {len(mixed)} such ({first})."
+    )
+
+
+def fused_experts(formats: Mapping[Slot, NumberFormat], method: str) -> str:
+    """Say that transformers does not read packed experts by some method; "" where there are none.
+
+    It has the experts of a layer in one parameter since version 5, and the loaders of these methods
+    replace linear layers alone.
+    """
+    if all(expert_of(slot) is None for slot in packed_slots(formats)):
+        return ""
+    return (
+        f"transformers 5.24, as its source reads (not run there), does not read the packed experts "
+        f"of a mixture by {method}: it has them in one parameter; compressed-tensors it reads."
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.safetensors_write import Part
 from fewbit.checkpoint.torchao import METHOD
-from fewbit.errors import MissingError
+from fewbit.errors import MissingError, UnsupportedError
 from fewbit.export.compressed_scheme import candidates
 from fewbit.export.folder import left_out
 from fewbit.export.layers import float_holding, is_table, packed_slots, plain_modules
@@ -34,6 +34,7 @@ from fewbit.formats.spec import (
     ScaleType,
 )
 from fewbit.model.binding import is_vector
+from fewbit.model.families import expert_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.records.export import AbsentTensor
@@ -59,12 +60,16 @@ class TorchAoTarget:
         """Return a matrix's own integers or fp8, others in the nearest; floats as they are.
 
         The note says which type the model is to run in, and what codes take.
+
+        Raises:
+            UnsupportedError: experts of a mixture are packed.
         """
         note = (
             f"config.json names {_DTYPE}, the type of scales; codes take a byte each, whatever "
             "their bits."
         )
         holdings = {slot: self._holding(source, slot) for slot in source.slots}
+        _require_no_experts(source, holdings)
         return Layout(holdings=holdings, notes=(note,))
 
     def _holding(self, source: ModelSource, slot: Slot) -> Holding:
@@ -112,6 +117,17 @@ class TorchAoTarget:
 def torchao(settings: ExportSettings) -> TorchAoTarget:
     """Return the target; raises UsageError for a setting it has not."""
     return TorchAoTarget(dtype_of(settings))
+
+
+def _require_no_experts(source: ModelSource, holdings: Mapping[Slot, Holding]) -> None:
+    """Refuse packed experts: transformers 5.24 loads such a folder, but not them."""
+    packed = packed_slots({slot: holding.format for slot, holding in holdings.items()})
+    if any(expert_of(slot) is not None for slot in packed):
+        raise UnsupportedError(
+            f"{source.path} has a mixture's experts as integers or fp8, which transformers cannot "
+            "read in torchao's format: it has a layer's experts in one parameter, which it fills "
+            "with random numbers then; export to compressed-tensors instead."
+        )
 
 
 def _described(job: Job, packed: tuple[Slot, ...]) -> tuple[dict[str, str], dict[str, Any]]:
