@@ -69,7 +69,7 @@ def stop_after(monkeypatch, parts):
     monkeypatch.setattr(Kept, "add", counted)
 
 
-@pytest.mark.parametrize("stops", [(5,), (1, 13, 16)], ids=["suffix", "model"])
+@pytest.mark.parametrize("stops", [(5,), (13, 16)], ids=["suffix", "model"])
 def test_wherever_it_is_stopped_the_certificate_is_the_same(
     model, few, tmp_path, monkeypatch, stops
 ):
@@ -118,11 +118,11 @@ def test_the_time_of_all_parts_counts_whenever_they_ran(tmp_path):
 
 
 def test_waves_of_sampling_are_parts(model, tmp_path):
-    sought, draft = Sought(0.3), other_model_drafting(model, tmp_path)
+    sought, draft = Sought(0.4), other_model_drafting(model, tmp_path)
     check = partial(check_sampling, model, draft, 3, quiet, sought)
     whole = check(parts=Parts(tmp_path / "a"))
     assert (tmp_path / "a" / "sampling.jsonl").exists()
-    drawn = partition.tokens_needed(0.3, 0.25)
+    drawn = partition.tokens_needed(0.4, 0.25)
     assert whole.tokens >= drawn / 2
     kept = (tmp_path / "a" / "sampling.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "b").mkdir()

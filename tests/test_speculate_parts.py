@@ -1,5 +1,7 @@
 """Two drafts as one under a simulated clock: costs and acceptance of each are kept apart."""
 
+from functools import cache
+
 import pytest
 from fakes import FakeDecoder
 from simulated import GREEDY, LARGE, LOOKUP, STEP, VOCABULARY, ChanceDraft, Clock, CountingExecutor
@@ -76,6 +78,7 @@ def always(chance):
     return lambda *_: chance
 
 
+@cache
 def plain(tokens=600, requests=1):
     return serve_one(LARGE, tokens=tokens, requests=requests, prompt=40)[0]
 
@@ -129,11 +132,11 @@ def test_what_each_did_adds_up():
 
 
 @pytest.mark.parametrize("requests", [1, 16])
-@pytest.mark.parametrize("lookup", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("model", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("lookup", [0.0, 1.0])
+@pytest.mark.parametrize("model", [0.0, 0.6])
 @pytest.mark.parametrize("table", [TABLE, None], ids=["measured", "learned"])
 def test_the_bound_holds_for_both_together(lookup, model, requests, table):
-    tokens = 400 if requests == 1 else 60
+    tokens = 300 if requests == 1 else 30
     seconds, _, engine, _ = serve(
         always(lookup), always(model), tokens=tokens, requests=requests, table=table
     )
