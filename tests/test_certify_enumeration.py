@@ -11,7 +11,8 @@ from fewbit.certify import enumeration, judges
 from fewbit.certify.enumeration import TOLERANCE, Enumerated, Planted, enumerate_case
 from fewbit.certify.planted import CONTROLS, PENALIZED, run_controls
 from fewbit.sampling import SamplingParams, Verifier, sample_blocks
-from fewbit.speculate.drafts import Proposal
+from fewbit.speculate.combined import CombinedDraft
+from fewbit.speculate.drafts import NgramDraft, Proposal
 from fewbit.speculate.model_draft import ModelDraft
 from fewbit.speculate.suffix import SuffixDraft
 
@@ -46,6 +47,17 @@ def test_the_suffix_draft_is_exact():
     draft = SuffixDraft([0, 1, 2, 0, 1, 0], shortest=1)
     found = enumerate_case(Enumerated("suffix", target, draft, SamplingParams(), "", length=4))
     assert found.equal
+    assert found.rejecting > 0.05
+
+
+@pytest.mark.parametrize("params", [PENALIZED, PARAMS["truncated"]], ids=["penalties", "truncated"])
+def test_two_drafts_each_asked_by_itself_are_exact(params):
+    """n-grams where they have something and a model elsewhere, each judged by its own rule."""
+    target, model = tiny()
+    draft = CombinedDraft(NgramDraft(longest=2, shortest=2), model)
+    found = enumerate_case(Enumerated(draft.name, target, draft, params, "", length=4))
+    assert found.equal, found
+    assert found.rule == "block and match"
     assert found.rejecting > 0.05
 
 

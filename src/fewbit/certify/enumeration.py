@@ -38,6 +38,7 @@ from fewbit.sampling import (
     TokenSampler,
     sample_blocks,
 )
+from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
 
@@ -193,7 +194,7 @@ class _Run:
         numbers = ScriptedNumbers(path.numbers())
         engine = Engine(
             replace(served, executor=self._planted.executor(served.executor)),
-            Speculation(_Followed(self._case, path), self._case.longest, control=FixedLengths),
+            Speculation(_followed(self._case, path), self._case.longest, control=FixedLengths),
             drawing=Drawing(partial(TokenSampler, numbers=numbers), self._draw),
         )
         tokens: list[int] = []
@@ -235,6 +236,13 @@ class _Run:
                 f"draft {list(block.draft)}, where the rule gives {tokens}."
             )
         return drawn
+
+
+def _followed(case: Enumerated, path: NumberPath) -> Draft:
+    """Return the draft with its decisions followed; of a combined one, each that it asks."""
+    if isinstance(case.draft, CombinedDraft):
+        return CombinedDraft(*(_Followed(replace(case, draft=d), path) for d in case.draft.parts))
+    return _Followed(case, path)
 
 
 class _Followed:
