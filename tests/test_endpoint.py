@@ -4,6 +4,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+from brought import as_said
 from fake_server import delta, events, scored, serving
 from tiny_subjects import TEMPLATE, write_subject
 
@@ -406,7 +407,7 @@ def test_the_axis_measures_a_server_against_its_source(source, spoil, least, mos
             Role.SOURCE: local_party(source, settings),
             Role.CANDIDATE: endpoint_party(Address(url)),
         }
-        result = axis.run(Arms(parties), lambda *_: None)
+        result = as_said(axis, axis.run(Arms(parties), lambda *_: None))
     (kl,) = result.slices
     mean = sum(item.candidate for item in kl.items) / len(kl.items)
     assert least <= mean <= most

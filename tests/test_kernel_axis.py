@@ -5,6 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
+from brought import as_said
 from spoiled import arms_of, failed, nothing, write_pair
 from tiny_subjects import CONFIG
 
@@ -25,7 +26,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(pair):
-    return KernelAxis().run(arms_of(*pair), nothing)
+    return as_said(KernelAxis(), KernelAxis().run(arms_of(*pair), nothing))
 
 
 @pytest.fixture(scope="module")

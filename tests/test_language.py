@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from brought import as_said
 from safetensors.numpy import load_file, save_file
 from tiny_arms import arms_of
 from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
@@ -35,7 +36,8 @@ def axis(**settings):
 
 
 def measured(source, candidate, work=None, **chosen):
-    return axis(**chosen).run(arms_of(source, candidate, work), lambda *_: None)
+    spec = axis(**chosen)
+    return as_said(spec, spec.run(arms_of(source, candidate, work), lambda *_: None))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
+from brought import as_said
 from tiny_arms import arms_of
 from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
 
@@ -134,7 +135,8 @@ def axis(**settings):
 def test_all_slices_on_all_arms_and_nothing_twice(tmp_path, source, small, monkeypatch):
     arms = arms_of(source, small, tmp_path / "work")
     told = []
-    found = axis(floor=True).run(arms, lambda *seen: told.append(seen))
+    spec = axis(floor=True)
+    found = as_said(spec, spec.run(arms, lambda *seen: told.append(seen)))
     slices = {s.name: s for s in found.slices}
     assert list(slices) == [
         "long-context/needle",

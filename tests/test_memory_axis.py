@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from brought import as_said
 from spoiled import arms_of, nothing, write_pair
 
 from fewbit.errors import UnsupportedError, UsageError
@@ -102,7 +103,7 @@ def test_the_axis_measures_both_arms_and_keeps_what_it_measured(pair, tmp_path, 
     axis = MemoryAxis(length=96, concurrency=(1, 2), processes=2)
     arms = arms_of(*pair, work=tmp_path / "work")
     monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", probe)
-    found = axis.run(arms, nothing)
+    found = as_said(axis, axis.run(arms, nothing))
     names = ["memory/weights", "memory/kv", "memory/peak/1", "memory/peak/2"]
     assert [s.name for s in found.slices] == names
     assert all(len(s.items) == 2 for s in found.slices)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from brought import as_said
 from msgspec.structs import replace
 from spoiled import MIXTRAL, arms_of, failed, nothing, spoil, write_pair
 from tiny_subjects import letters
@@ -41,7 +42,7 @@ def found(pair):
 
 @pytest.fixture(scope="module")
 def mixed(mixture):
-    return AXIS.run(arms_of(*mixture), nothing)
+    return as_said(AXIS, AXIS.run(arms_of(*mixture), nothing))
 
 
 def test_what_is_kept_is_not_looked_at_again(pair, found, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from brought import as_said
 from scripted_arms import Scripted, answer, echo, no_progress, scripted_arms
 
 from fewbit.errors import UsageError
@@ -86,7 +87,8 @@ def test_changes_in_both_directions_are_harm_of_their_own():
         "bad 1": "",
     }
     candidate = Scripted(says=lambda ask: says.get(echo(ask), "Gladly."))
-    result = SafetyAxis((SET,)).run(scripted_arms(source, candidate), no_progress)
+    axis = SafetyAxis((SET,))
+    result = as_said(axis, axis.run(scripted_arms(source, candidate), no_progress))
     assert from_json(AxisResult, to_json(result), name="result") == result
     refuse, comply = result.slices
     assert [s.name for s in result.slices] == ["safety/refuse-unsafe", "safety/answer-safe"]

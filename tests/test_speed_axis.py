@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+from brought import as_said
 from msgspec.structs import replace as replace_record
 from spoiled import arms_of, nothing, write_pair
 
@@ -32,7 +33,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(pair):
-    return AXIS.run(arms_of(*pair), nothing)
+    return as_said(AXIS, AXIS.run(arms_of(*pair), nothing))
 
 
 def test_every_slice_has_an_item_a_turn_and_one_a_question(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from brought import as_said
 from scripted_arms import Scripted, echo, no_progress, scripted_arms
 from tiny_subjects import sharp_weights, write_subject
 
@@ -50,7 +51,7 @@ def likes(*wrong):
 
 
 def run(axis, arms):
-    result = axis.run(arms, no_progress)
+    result = as_said(axis, axis.run(arms, no_progress))
     assert from_json(AxisResult, to_json(result), name="result") == result
     return result
 

@@ -2,6 +2,7 @@ import json
 from itertools import count
 
 import pytest
+from brought import as_said
 from scripted_arms import Scripted, no_progress, scripted_arms
 from tiny_subjects import CONFIG, write_subject
 
@@ -65,7 +66,7 @@ def example(schema):
 
 def measured(source, candidate, floor=None, axis=AXIS):
     arms = scripted_arms(*(say and Scripted(say) for say in (source, candidate, floor)))
-    return axis.run(arms, no_progress)
+    return as_said(axis, axis.run(arms, no_progress))
 
 
 def rates(result, arm="candidate"):
