@@ -50,9 +50,17 @@ def test_what_is_written_is_read_again(source, tmp_path):
     assert again.chunks == 5
 
 
-def test_the_command_refuses_other_endings_and_files_that_are_there(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x.txt", "must end in .gguf or .dat"),
+        ("there.gguf", "exists already"),
+        ("absent/x.gguf", "cannot be written (No such file or directory)"),
+        (f"{'n' * 300}.gguf", "cannot be written (File name too long)"),
+    ],
+)
+def test_the_command_refuses_outputs_before_the_model_is_looked_at(tmp_path, capsys, name, words):
     (tmp_path / "there.gguf").write_bytes(b"x")
-    for name, words in (("x.txt", "must end in .gguf or .dat"), ("there.gguf", "exists already")):
-        with pytest.raises(SystemExit) as ended:
-            main(["imatrix", str(tmp_path / "no-model"), "--out", str(tmp_path / name)])
-        assert ended.value.code in (2, 70) and words in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["imatrix", str(tmp_path / "no-model"), "--out", str(tmp_path / name)])
+    assert ended.value.code == 2 and words in capsys.readouterr().err

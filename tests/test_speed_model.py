@@ -166,6 +166,7 @@ def test_the_command_writes_its_record_and_a_plot(tmp_path, capsys):
         (["--k", "9..3"], "draft lengths are []"),
         (["--row-cost", "4=x"], "--row-cost is '4=x'"),
         (["--draft-cost=-1"], "the cost of a drafted token is -1.0"),
+        (["--seed=-1"], "the seed is -1"),
         (["--from-run", "nothing.json"], "nothing.json cannot be read"),
     ],
 )

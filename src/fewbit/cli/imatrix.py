@@ -27,6 +27,7 @@ def imatrix(
         calibration: What is run through the model.
         threads: Of the model; all cores.
     """
+    from fewbit.atomic import claimed, is_free
     from fewbit.calibrate.importance import require_form, write_importance
     from fewbit.calibrate.mix import calibration_windows
     from fewbit.cli.progress import watched
@@ -36,11 +37,12 @@ def imatrix(
     from fewbit.runtime.native import available_cores
 
     require_form(out)
-    if out.exists():
-        raise OutputError(f"{out} exists already; remove it or choose another output.")
-    with open_model(locate(source)) as opened, watched() as progress:
-        text = calibration_windows(opened, calibration.settings(threads), progress)
-        matrix = measure_importance(opened, text, threads or available_cores(), progress)
-    write_importance(out, matrix)
+    with claimed(out):
+        if not is_free(out):
+            raise OutputError(f"{out} exists already; remove it or choose another output.")
+        with open_model(locate(source)) as opened, watched() as progress:
+            text = calibration_windows(opened, calibration.settings(threads), progress)
+            matrix = measure_importance(opened, text, threads or available_cores(), progress)
+        write_importance(out, matrix)
     print(out)
     return 0

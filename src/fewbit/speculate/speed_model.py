@@ -77,6 +77,8 @@ class SpeedModel:
                 f"{self.outputs} outputs of {self.output_tokens} tokens cannot be simulated; give "
                 "at least one of each."
             )
+        if self.seed < 0:
+            raise UsageError(f"the seed is {self.seed}; it must be 0 or more.")
         most = self.outputs * self.output_tokens * max(self.lengths)
         if most > _WIDEST * 8:
             raise UsageError(
