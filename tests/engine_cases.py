@@ -53,6 +53,12 @@ def run(running, requests):
     return [(t, "".join(x), p, r[0]) for t, x, p, r in found.values()]
 
 
+def outputs(running, requests):
+    """Return the tokens of each request, and the records."""
+    results = run(running, requests)
+    return [tokens for tokens, *_ in results], [record for *_, record in results]
+
+
 def said(results):
     """What must not depend on drafts, batches, chunks or pages."""
     return [(t, x, p, r.finish, r.detail, r.generated_tokens) for t, x, p, r in results]

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from quantized import BLOCKS
 
 from fewbit.errors import NumericalError, UnsupportedError, UsageError
-from fewbit.formats import blocks, codebooks, kquants
+from fewbit.formats import kquants
 from fewbit.formats.registry import (
     BF16,
     BLOCK_FORMATS,
@@ -252,20 +253,5 @@ def test_columns_that_do_not_divide_are_refused():
 
 
 def test_layouts_have_the_sizes_of_the_table():
-    layouts = {
-        "q4_0": blocks.Q4_0,
-        "q4_1": blocks.Q4_1,
-        "q5_0": blocks.Q5_0,
-        "q5_1": blocks.Q5_1,
-        "q8_0": blocks.Q8_0,
-        "q2_k": kquants.Q2_K,
-        "q3_k": kquants.Q3_K,
-        "q4_k": kquants.Q4_K,
-        "q5_k": kquants.Q5_K,
-        "q6_k": kquants.Q6_K,
-        "iq4_nl": codebooks.IQ4_NL,
-        "iq4_xs": codebooks.IQ4_XS,
-        "mxfp4": codebooks.MXFP4,
-    }
-    for name, layout in layouts.items():
+    for name, layout in BLOCKS.items():
         assert layout.itemsize == BLOCK_FORMATS[name].spec.block_bytes

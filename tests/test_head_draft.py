@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_cases import GREEDY, PARAMS, PROMPT, VOCABULARY
+from engine_cases import GREEDY, PARAMS, PROMPT, VOCABULARY, outputs
 from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder, draft_query
 from head_cases import FakeHead, StatefulExecutor
@@ -37,16 +37,6 @@ def engine(draft=None, pages=8, control=FixedLengths, limits=None):
     served = Served(executor, VOCABULARY, 320, FakeDecoder, states=executor.states)
     speculation = None if draft is None else Speculation(draft, 4, control=control)
     return Engine(served, speculation, limits=limits or Limits(rows=40, sequences=6))
-
-
-def outputs(running, asked):
-    tokens = {i: [] for i in range(len(asked))}
-    records = {}
-    for output in running.generate(asked):
-        tokens[output.request] += output.tokens
-        if output.record:
-            records[output.request] = output.record
-    return list(tokens.values()), [records[i] for i in range(len(asked))]
 
 
 @pytest.fixture(scope="module")

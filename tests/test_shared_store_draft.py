@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from beside_cases import BINDINGS, LENGTH, loaded, pages_of, rows_of, tokens_of, write_eight_bits
+from engine_cases import outputs
 from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder, draft_query
 
@@ -60,16 +61,6 @@ def engine(runner, draft=None, limits=None, longest=5):
         None if draft is None else Speculation(draft, longest, control=FixedLengths),
         limits=limits,
     )
-
-
-def outputs(running, asked):
-    tokens = {i: [] for i in range(len(asked))}
-    records = {}
-    for output in running.generate(asked):
-        tokens[output.request] += output.tokens
-        if output.record:
-            records[output.request] = output.record
-    return list(tokens.values()), [records[i] for i in range(len(asked))]
 
 
 def request(seed, params, count=40):
