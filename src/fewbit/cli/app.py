@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 
 from fewbit import __version__
 from fewbit.cli.output import abandon_stdout
+from fewbit.cli.surroundings import make_fit
 from fewbit.errors import FewbitError, StoppedError
 
 EXIT_USAGE = 2
@@ -143,6 +144,7 @@ def _python_name(command: str) -> str:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its code; a user's mistake ends in one line on stderr."""
     signal.signal(signal.SIGTERM, _terminate)
+    make_fit()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
