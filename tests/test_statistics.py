@@ -16,6 +16,7 @@ from fewbit.evaluate.gating.bootstrap import (
     ratio_interval,
     resample,
     student_quantile,
+    studentized_ratio,
 )
 
 
@@ -45,6 +46,36 @@ def test_the_interval_of_a_mean_matches_students():
     assert found.value == pytest.approx(x.mean(), rel=1e-12)
     assert found.low == pytest.approx(x.mean() - half, abs=0.2 * half)
     assert found.high == pytest.approx(x.mean() + half, abs=0.2 * half)
+
+
+@pytest.mark.parametrize("documents", [12, 18, 40])
+def test_skewed_documents_rarely_lie_over_an_upper_end(documents):
+    """That side lets a bad model pass; log-normal documents, sigma 0.7.
+
+    Of 400 sets 2.5% are 10; five standard errors (3.1 each) more are 26. The negative control: the
+    plain percentile interval misses 13, 9 and 5% of 12, 18 and 40.
+    """
+    rng = np.random.default_rng(3)
+    draws, truth, over = resample(documents), math.exp(0.7**2 / 2), {"ours": 0, "percentile": 0}
+    for _ in range(400):
+        x = np.exp(rng.standard_normal(documents) * 0.7)
+        over["ours"] += ratio_interval(x, np.ones(documents), draws, 0.95).high < truth
+        over["percentile"] += np.quantile(draws @ x / documents, 0.975) < truth
+    assert over["ours"] <= 20
+    assert over["percentile"] >= over["ours"] + (4 if documents == 40 else 10)
+
+
+def test_p_values_allow_for_few_documents_as_intervals_do():
+    """Of 12 documents an error is read at 1 + 10/12 of it; both ways the same, and never over."""
+    x = np.random.default_rng(4).standard_normal(12)
+    found = studentized_ratio(x, np.ones(12), resample(12))
+    ends = found.interval(0.9)
+    assert found.chance_under(ends.low) == pytest.approx(0.05, rel=0.05)
+    assert found.chance_under(ends.high) == pytest.approx(0.95, rel=0.01)
+    places = np.linspace(x.min(), x.max(), 50)
+    chances = [found.chance_under(float(place)) for place in places]
+    assert chances == sorted(chances)
+    assert 0.0 <= chances[0] <= chances[-1] <= 1.0
 
 
 @pytest.mark.parametrize(("documents", "least"), [(12, 0.86), (40, 0.91)])
@@ -107,7 +138,7 @@ def test_four_documents_are_wider_than_forty():
         found = ratio_interval(np.arange(n) % 2.0, np.ones(n), resample(n), 0.95)
         return found.high - found.low
 
-    assert width(4) > 3 * width(40)
+    assert width(4) > 2.5 * width(40)
     assert expanded_alpha(4, 0.95) < expanded_alpha(40, 0.95) < 0.025
 
 
@@ -158,11 +189,11 @@ def test_bca_is_that_of_scipy():
     assert (ours.low, ours.high) == pytest.approx(theirs, abs=0.1 * half)
 
 
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("level", [0.8, 0.9, 0.95])
 def test_the_p_value_of_an_end_is_the_error_beyond_it(level):
     found = bootstrap_ratio(skewed(), np.ones(30), resample(30))
     ends = found.interval(level)
-    # An end falls between two of 4,000 draws, of which 99% leaves 20 on a side.
+    # An end falls between two of 4,000 draws; BCa's correction leaves 95% 28 on the upper side.
     assert found.chance_under(ends.low) == pytest.approx((1 - level) / 2, rel=0.05)
     assert found.chance_under(ends.high) == pytest.approx((1 + level) / 2, rel=0.002)
 
