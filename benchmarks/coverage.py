@@ -57,8 +57,8 @@ def percentile(draws: Values) -> Callable[[Data], Interval]:
 
 
 def means() -> Iterator[Case]:
-    """Skewed documents, as divergences are; their sizes vary with them in the last case."""
-    for count in (12, 20, 40, 120):
+    """Skewed documents, as divergences are; some so that a small set seldom shows how skewed."""
+    for count in (12, 18, 24, 40, 120):
         draws = resample(count)
         methods = {
             "studentized": studentized(draws),
@@ -70,6 +70,12 @@ def means() -> Iterator[Case]:
             return np.exp(0.7 * rng.standard_normal(count)), np.ones(count)
 
         yield Case(f"mean, log-normal .7, {count}", math.exp(0.245), even, methods)
+
+        def outliers(rng: np.random.Generator, count: int = count) -> Data:
+            large = np.where(rng.random(count) < 0.1, 4.0, 1.0)
+            return large * np.exp(0.3 * rng.standard_normal(count)), np.ones(count)
+
+        yield Case(f"mean, one in ten large, {count}", 1.3 * math.exp(0.045), outliers, methods)
 
         def uneven(rng: np.random.Generator, count: int = count) -> Data:
             size = rng.integers(20, 256, count).astype(float)
