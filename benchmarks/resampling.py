@@ -170,7 +170,8 @@ def at_margin(axes: Sequence[AxisResult], gate: Gate, name: str) -> Gate:
     judgements, _ = judge(axes, gate)
     one = next(found for found in judgements if found.slice == name and found.margin is not None)
     figure = (one.excess or one.figure).value
-    rules = tuple(
-        replace(rule, margin=figure) if rule.match == name else rule for rule in gate.slices
-    )
-    return replace(gate, slices=rules)
+
+    rule = next(rule for rule in gate.slices if fnmatchcase(name, rule.match))
+    grown = (one.margin or 0.0) - rule.margin  # by the rate of the source itself
+    moved = replace(rule, match=name, margin=figure - grown)
+    return replace(gate, slices=(moved, *(r for r in gate.slices if r.match != name)))

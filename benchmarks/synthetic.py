@@ -97,6 +97,16 @@ class Asked(Clustered):
     def at(self, figure: float) -> Asked:
         return replace(self, worse=self.better + figure)
 
+    def on(self, rule: SliceRule) -> Asked:
+        """Return it on a rule's margin, and on what that grows by with the source's own rate.
+
+        That rate is (1 - flips) failing + better, in which the flips are twice `better` and the
+        difference that is looked for.
+        """
+        unmoved = (1 - 2 * self.better) * self.failing + self.better
+        grown = rule.margin + rule.relative * unmoved
+        return self.at(grown / (1 + rule.relative * self.failing))
+
 
 @dataclass(frozen=True)
 class Divergences(Clustered):
@@ -223,7 +233,9 @@ def _part(name: str, slices: tuple[Slice, ...]) -> Part:
 def on_margin(truth: Truth, gate: Gate) -> Iterator[Truth]:
     """Yield for each part a truth in which it lies on its margin, and all else as in `truth`."""
     for part in truth.parts:
-        yield truth.with_part(part.at(_margin(gate, part)), part.name)
+        rule = _rule_of(gate, part)
+        moved = part.on(rule) if isinstance(part, Asked) else part.at(rule.margin)
+        yield truth.with_part(moved, part.name)
 
 
 def bad(truth: Truth, gate: Gate) -> Iterator[Truth]:
@@ -232,7 +244,7 @@ def bad(truth: Truth, gate: Gate) -> Iterator[Truth]:
     Forty in a hundred answers, at least.
     """
     for part in truth.parts:
-        margin = _margin(gate, part)
+        margin = _rule_of(gate, part).margin
         figure = max(0.4, margin) if isinstance(part, Asked) else _beyond(part, margin)
         yield truth.with_part(part.at(figure), f"{part.name}, {_far(part, figure)}")
 
@@ -245,7 +257,7 @@ def _far(part: Part, figure: float) -> str:
     return f"{figure:.0%} worse" if isinstance(part, Asked) else f"{figure:.3g}"
 
 
-def _margin(gate: Gate, part: Part) -> float:
+def _rule_of(gate: Gate, part: Part) -> SliceRule:
     rule = _rule(gate, part.name)
     assert rule is not None
-    return rule.margin
+    return rule
