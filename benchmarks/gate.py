@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from off_grid import move_off_grid
 from planted import CANDIDATES, Candidate, Kind
 from resampling import SETS, Rates, Resampled, always, at_margin
-from synthetic import bad, good, on_margin
+from synthetic import bad, each_apart, good, on_margin
 from trials import Trial, judge_all
 
 from fewbit.cli.progress import watched
@@ -132,10 +132,10 @@ def drawn_trials() -> Iterator[Trial]:
         Kind.MARGIN: on_margin(sound, DEFAULT),
         Kind.BAD: bad(sound, DEFAULT),
     }
-    asked = fingerprint(slices)
+    asked, gate = fingerprint(slices), each_apart(DEFAULT)
     for kind, several in truths.items():
         for truth in several:
-            yield Trial(f"drawn: {truth.name}", kind, DEFAULT, truth, asked)
+            yield Trial(f"drawn: {truth.name}", kind, gate, truth, asked)
 
 
 def measured_rows(options: argparse.Namespace, told: Progress) -> tuple[list[Row], list[Trial]]:

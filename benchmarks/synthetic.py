@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.structs import replace as replaced
 from numpy.typing import NDArray
 
+from fewbit.evaluate.gating.declared import subjects
 from fewbit.records.gate import Gate, SliceRule
 from fewbit.records.measurement import AxisResult, Measure, Slice
 
@@ -25,34 +26,33 @@ Values = NDArray[np.float64]
 
 
 class Part(Protocol):
-    """The slices that one rule of a gate judges, with their true figure."""
+    """What one rule of a gate judges as one, with its true figure."""
 
     @property
-    def name(self) -> str:
-        """The rule's pattern, or the slice's name where a pattern fits several apart."""
+    def slice(self) -> Slice:
+        """With the items that are drawn."""
         ...
 
-    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
-        """Yield the slices with new items."""
+    def drawn(self, rng: np.random.Generator) -> Slice:
+        """Return the slice with new values."""
         ...
 
     def at(self, figure: float) -> Part:
-        """Return it with another true figure, as a slice on its margin varies."""
+        """Return it with another true figure."""
         ...
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """Slices, and which of all their items belong together."""
+    """A slice, and which of its items belong together."""
 
-    name: str
-    slices: tuple[Slice, ...]
+    slice: Slice
 
     @cached_property
     def owners(self) -> NDArray[np.intp]:
-        """Of every item the number of its cluster; one of the same name is one in all slices."""
+        """Of every item the number of its cluster."""
         codes: dict[str, int] = {}
-        names = (item.cluster for found in self.slices for item in found.items)
+        names = (item.cluster for item in self.slice.items)
         return np.array([codes.setdefault(name, len(codes)) for name in names], np.intp)
 
     @property
@@ -60,13 +60,11 @@ class Clustered:
         """Clusters there are."""
         return int(self.owners.max()) + 1
 
-    def filled(self, source: Sequence[float], candidate: Sequence[float]) -> Iterator[Slice]:
-        """Yield the slices with these values for all their items, in order."""
-        values = zip(source, candidate, strict=True)
-        for found in self.slices:
-            pairs = zip(found.items, values, strict=False)
-            items = tuple(replaced(i, source=s, candidate=c) for i, (s, c) in pairs)
-            yield replaced(found, items=items)
+    def filled(self, source: Values, candidate: Values) -> Slice:
+        """Return the slice with these values for its items, in order."""
+        rows = zip(self.slice.items, source.tolist(), candidate.tolist(), strict=True)
+        items = tuple(replaced(i, source=float(s), candidate=float(c)) for i, s, c in rows)
+        return replaced(self.slice, items=items)
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,12 @@ class Asked(Clustered):
     alike: float = 0.1
     """Correlation of what happens to two items of a cluster."""
 
-    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+    def drawn(self, rng: np.random.Generator) -> Slice:
         owners, flips = self.owners, self.worse + self.better
         flipped = rng.random(len(owners)) < self._chances(rng, flips)[owners]
         worse = rng.random(len(owners)) < self.worse / flips
         failed = rng.random(len(owners)) < self._chances(rng, self.failing)[owners]
-        source, candidate = np.where(flipped, ~worse, failed), np.where(flipped, worse, failed)
-        yield from self.filled(source.astype(float).tolist(), candidate.astype(float).tolist())
+        return self.filled(np.where(flipped, ~worse, failed), np.where(flipped, worse, failed))
 
     def _chances(self, rng: np.random.Generator, mean: float) -> Values:
         total = 1 / self.alike - 1
@@ -116,10 +113,10 @@ class Divergences(Clustered):
     spread: float = 0.5
     """Of the logarithm of a document's divergence."""
 
-    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+    def drawn(self, rng: np.random.Generator) -> Slice:
         logs = self.spread * rng.standard_normal(self.count) - self.spread**2 / 2
         values = self.mean * np.exp(logs)[self.owners]
-        yield from self.filled(np.zeros(len(values)).tolist(), values.tolist())
+        return self.filled(np.zeros(len(values)), values)
 
     def at(self, figure: float) -> Divergences:
         return replace(self, mean=figure)
@@ -135,14 +132,14 @@ class Losses(Clustered):
     within: float = 0.0
     """Deviation of items of one cluster."""
 
-    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+    def drawn(self, rng: np.random.Generator) -> Slice:
         noise = self.between * rng.standard_normal(self.count)[self.owners]
         noise += self.within * rng.standard_normal(len(self.owners))
         values = self.mean + noise
-        yield from self.filled(np.zeros(len(values)).tolist(), values.tolist())
+        return self.filled(np.zeros(len(values)), values)
 
     def at(self, figure: float) -> Losses:
-        ratio = self.slices[0].measure is Measure.PERPLEXITY
+        ratio = self.slice.measure is Measure.PERPLEXITY
         return replace(self, mean=math.log(figure) if ratio else figure)
 
 
@@ -155,11 +152,10 @@ class Ratios(Clustered):
     """Deviation of the logarithm of what both arms share in a turn."""
     own: float = 0.05
 
-    def drawn(self, rng: np.random.Generator) -> Iterator[Slice]:
+    def drawn(self, rng: np.random.Generator) -> Slice:
         pace = self.shared * rng.standard_normal(self.count)[self.owners]
         own = self.own * rng.standard_normal((2, len(self.owners)))
-        source, candidate = np.exp(pace + own[0]), self.ratio * np.exp(pace + own[1])
-        yield from self.filled(source.tolist(), candidate.tolist())
+        return self.filled(np.exp(pace + own[0]), self.ratio * np.exp(pace + own[1]))
 
     def at(self, figure: float) -> Ratios:
         return replace(self, ratio=figure)
@@ -174,7 +170,7 @@ class Truth:
 
     def __call__(self, rng: np.random.Generator) -> list[AxisResult]:
         """Return what an evaluation of it might find."""
-        slices = [found for part in self.parts for found in part.drawn(rng)]
+        slices = [part.drawn(rng) for part in self.parts]
         axes = dict.fromkeys(found.axis for found in slices)
         return [
             AxisResult(axis=a, slices=tuple(s for s in slices if s.axis == a), seconds=0.0)
@@ -183,7 +179,7 @@ class Truth:
 
     def with_part(self, part: Part, name: str) -> Truth:
         """Return it under another name, with one part instead of its own."""
-        parts = tuple(part if one.name == part.name else one for one in self.parts)
+        parts = tuple(part if one.slice.name == part.slice.name else one for one in self.parts)
         return Truth(name, parts)
 
 
@@ -194,23 +190,21 @@ def good(slices: Sequence[Slice], gate: Gate) -> Truth:
         slices: of the suite.
         gate: says which slices are judged as one.
     """
-    together: dict[str, list[Slice]] = {}
-    for found in slices:
-        rule = _rule(gate, found.name)
-        if rule is not None:
-            together.setdefault(rule.match if rule.pool else found.name, []).append(found)
-    parts = (_part(name, tuple(several)) for name, several in together.items())
-    return Truth("8-bit, all axes", tuple(parts))
+    axis = AxisResult(axis="suite", slices=tuple(slices), seconds=0.0)
+    judged = (one.slice for one in subjects([axis], gate) if one.rule is not None)
+    return Truth("8-bit, all axes", tuple(map(_part, judged)))
 
 
-def _rule(gate: Gate, name: str) -> SliceRule | None:
-    return next((rule for rule in gate.slices if fnmatchcase(name, rule.match)), None)
+def each_apart(gate: Gate) -> Gate:
+    """Return a gate that says of a truth what the other would: slices judged as one are one."""
+    return replaced(gate, slices=tuple(replaced(rule, pool=False) for rule in gate.slices))
 
 
 _KNOWN: Mapping[str, Mapping[str, float]] = {
     "tools/loops": {"failing": 0.15, "worse": 0.02, "better": 0.02},
     "answers/cap": {"failing": 0.45, "worse": 0.02, "better": 0.02},
     "tools/*": {"alike": 0.5},
+    "language/kl": {"spread": 0.4},
     "language/perplexity": {"mean": 0.001, "between": 0.005},
     "long-context/recall": {"mean": 0.003, "between": 0.03, "within": 0.1},
     "memory/": {"shared": 0.01, "own": 0.01},
@@ -218,46 +212,41 @@ _KNOWN: Mapping[str, Mapping[str, float]] = {
 """What is not as its kind mostly is, by the beginnings of names."""
 
 
-def _part(name: str, slices: tuple[Slice, ...]) -> Part:
-    measure = slices[0].measure
-    known = next((v for k, v in _KNOWN.items() if name.startswith(k)), {})
-    if measure is Measure.PROPORTION:
-        return Asked(name, slices, **known)
-    if measure is Measure.RATIO:
-        return Ratios(name, slices, **known)
-    if measure is Measure.PERPLEXITY or "recall" in name:
-        return Losses(name, slices, **known)
-    return Divergences(name, slices, **known)
+def _part(found: Slice) -> Part:
+    known = next((v for k, v in _KNOWN.items() if found.name.startswith(k)), {})
+    if found.measure is Measure.PROPORTION:
+        return Asked(found, **known)
+    if found.measure is Measure.RATIO:
+        return Ratios(found, **known)
+    if found.measure is Measure.PERPLEXITY or "recall" in found.name:
+        return Losses(found, **known)
+    return Divergences(found, **known)
 
 
 def on_margin(truth: Truth, gate: Gate) -> Iterator[Truth]:
     """Yield for each part a truth in which it lies on its margin, and all else as in `truth`."""
     for part in truth.parts:
-        rule = _rule_of(gate, part)
+        rule = rule_of(gate, part)
         moved = part.on(rule) if isinstance(part, Asked) else part.at(rule.margin)
-        yield truth.with_part(moved, part.name)
+        yield truth.with_part(moved, part.slice.name)
 
 
 def bad(truth: Truth, gate: Gate) -> Iterator[Truth]:
-    """Yield what is bad in one part each: five times its margin, or half as much again of a ratio.
+    """Yield what is bad in one part each.
 
-    Forty in a hundred answers, at least.
+    Forty answers in a hundred are worse, ratios half as much again as their margin, and all else is
+    five times its margin.
     """
     for part in truth.parts:
-        margin = _rule_of(gate, part).margin
-        figure = max(0.4, margin) if isinstance(part, Asked) else _beyond(part, margin)
-        yield truth.with_part(part.at(figure), f"{part.name}, {_far(part, figure)}")
+        margin = rule_of(gate, part).margin
+        if isinstance(part, Asked):
+            moved, far = part.at(0.4), "40% worse"
+        else:
+            figure = 1.5 * margin if margin >= 1.0 else 5 * margin
+            moved, far = part.at(figure), f"{figure:.3g}"
+        yield truth.with_part(moved, f"{part.slice.name}, {far}")
 
 
-def _beyond(part: Part, margin: float) -> float:
-    return 1.5 * margin if isinstance(part, Ratios) or margin >= 1.0 else 5 * margin
-
-
-def _far(part: Part, figure: float) -> str:
-    return f"{figure:.0%} worse" if isinstance(part, Asked) else f"{figure:.3g}"
-
-
-def _rule_of(gate: Gate, part: Part) -> SliceRule:
-    rule = _rule(gate, part.name)
-    assert rule is not None
-    return rule
+def rule_of(gate: Gate, part: Part) -> SliceRule:
+    """Return the rule that judges a part."""
+    return next(rule for rule in gate.slices if fnmatchcase(part.slice.name, rule.match))

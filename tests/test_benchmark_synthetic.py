@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from benchmark_modules import imported
+from msgspec.structs import replace
 
 from fewbit.evaluate.gating.declared import subjects
 from fewbit.evaluate.gating.estimates import Draws, estimate
 from fewbit.evaluate.gating.file import DEFAULT
+from fewbit.evaluate.gating.gate import judge
 from fewbit.evaluate.language.conversations import conversations, passages
 from fewbit.evaluate.safety.axis import built_in_prompts
 from fewbit.evaluate.tasks.built_in import built_in_tasks
@@ -72,7 +74,7 @@ def test_long_texts_are_asked_about_text_by_text(suite):
 
 
 def test_every_margin_but_those_of_mixtures_is_drawn(sound):
-    names = {part.name for part in sound.parts}
+    names = {part.slice.name for part in sound.parts}
     axes = sound(np.random.default_rng(0))
     fits = {one.rule.match for one in subjects(axes, DEFAULT) if one.rule is not None}
     assert {rule.match for rule in DEFAULT.slices} - fits == {
@@ -87,28 +89,44 @@ def test_on_a_margin_the_truth_is_the_margin(benchmark, sound):
     draws = Draws()
     for truth in benchmark["synthetic"].on_margin(sound, DEFAULT):
         rng, found = np.random.default_rng(1), []
-        part = next(p for p in truth.parts if p.name == truth.name)
+        part = next(p for p in truth.parts if p.slice.name == truth.name)
+        rule = benchmark["synthetic"].rule_of(DEFAULT, part)
         for _ in range(40):
-            (one,) = (s for s in subjects(_axes(part, rng), DEFAULT) if s.rule is not None)
-            figure = estimate(one.slice, draws).figure.value
-            found.append(figure - one.rule.relative * np.mean([i.source for i in one.slice.items]))
-        margin, measure = one.rule.margin, one.slice.measure
+            one = part.drawn(rng)
+            figure = estimate(one, draws).figure.value
+            found.append(figure - rule.relative * np.mean([i.source for i in one.items]))
+        margin, measure = rule.margin, one.measure
         deviation = np.std(found) / np.sqrt(len(found))
         bias = 0.01 * margin if measure in {Measure.PERPLEXITY, Measure.RATIO} else 0.0
         assert abs(np.mean(found) - margin) < 5 * deviation + bias, truth.name
 
 
-def _axes(part, rng):
-    return [AxisResult(axis="x", slices=tuple(part.drawn(rng)), seconds=0.0)]
+def test_a_gate_of_slices_apart_says_the_same(benchmark, suite, sound):
+    """Items of eight tasks as one slice, and as eight that a rule judges as one."""
+    part = next(p for p in sound.parts if p.slice.name == "tasks/*").at(0.05)
+    items = {item.name: item for item in part.drawn(np.random.default_rng(3)).items}
+    tasks = [s for s in suite if s.name.startswith("tasks/")]
+    several = [
+        replace(s, items=tuple(replace(items[f"{s.name}/{i.name}"], name=i.name) for i in s.items))
+        for s in tasks
+    ]
+    one = replace(part.slice, items=tuple(items.values()))
+    axes = [
+        AxisResult(axis="tasks", slices=tuple(slices), seconds=0.0) for slices in ((one,), several)
+    ]
+    gates = benchmark["synthetic"].each_apart(DEFAULT), DEFAULT
+    whole, pooled = (judge([axis], gate)[0][-1] for axis, gate in zip(axes, gates, strict=True))
+    assert whole.figure == pooled.figure
+    assert whole.outcome is pooled.outcome
 
 
-def test_clusters_fail_together(benchmark, suite):
+def test_clusters_fail_together(benchmark, sound):
     """The negative control: with a correlation of 0.5 the figure varies by more than items do."""
-    slices = tuple(s for s in suite if s.name.startswith("long-context/") and s.unit == "")
-    asked = benchmark["synthetic"].Asked("x", slices, worse=0.1, better=0.02, alike=0.5)
+    (questions,) = (p.slice for p in sound.parts if p.slice.name == "long-context/*")
+    asked = benchmark["synthetic"].Asked(questions, worse=0.1, better=0.02, alike=0.5)
     rng, apart = np.random.default_rng(2), []
     for _ in range(200):
-        items = [i for s in asked.drawn(rng) for i in s.items]
+        items = asked.drawn(rng).items
         apart.append(np.mean([i.candidate - i.source for i in items]))
     independent = np.sqrt((0.12 - 0.08**2) / 108)
     assert np.mean(apart) == pytest.approx(0.08, abs=5 * np.std(apart) / np.sqrt(200))
