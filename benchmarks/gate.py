@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from built_in import built_in_slices
-from fewbit.evaluate.kept import fingerprint, open_kept
 from measuring import Bench, run_together, said
 from msgspec.structs import replace
 from off_grid import move_off_grid
@@ -36,6 +35,7 @@ from fewbit.evaluate.axes import AxisOptions
 from fewbit.evaluate.gating.file import DEFAULT
 from fewbit.progress import Progress
 from fewbit.records.evaluation import Evaluation
+from fewbit.records.kept import fingerprint, open_kept
 from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
 from fewbit.runtime.native import available_cores

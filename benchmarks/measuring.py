@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewbit.evaluate.kept import fingerprint
 from planted import Candidate
 
 from fewbit.errors import IdentityError, NumericalError
@@ -29,6 +28,7 @@ from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.progress import Progress
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
+from fewbit.records.kept import fingerprint
 from fewbit.records.measurement import Finding
 from fewbit.runtime.native import available_cores
 

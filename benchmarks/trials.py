@@ -10,13 +10,13 @@ from pathlib import Path
 
 import resampling
 import synthetic
-from fewbit.evaluate.kept import Kept, fingerprint
 from planted import Kind
 from resampling import Draw, Rates, verdicts
 
 from fewbit.evaluate import gating
 from fewbit.records.base import Record
 from fewbit.records.gate import Gate
+from fewbit.records.kept import Kept, fingerprint
 from fewbit.records.outcome import Outcome
 
 Told = Callable[[str, int, int], None]
