@@ -28,6 +28,8 @@ def pack(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """
     rows, columns = codes.shape
     assert codes.size == 0 or int(codes.max()) < 1 << bits
+    if 8 % bits == 0:
+        return _pack_whole(codes, bits)
     runs = -(-columns // _RUN)
     words: NDArray[np.unsignedinteger] = np.zeros((rows, runs * _RUN), np.uint8)
     words[:, :columns] = codes
@@ -47,6 +49,8 @@ def unpack(packed: NDArray[np.uint8], bits: int, columns: int) -> NDArray[np.uin
     """
     rows, width = packed.shape
     assert width == packed_bytes(columns, bits)
+    if 8 % bits == 0:
+        return _unpack_whole(packed, bits)[:, :columns]
     runs = -(-columns // _RUN)
     padded = np.zeros((rows, runs * bits), np.uint8)
     padded[:, :width] = packed
@@ -70,6 +74,26 @@ def take_columns(
         rows = slice(start, start + step)
         taken[rows] = pack(np.take(unpack(packed[rows], bits, len(order)), order, axis=1), bits)
     return taken
+
+
+def _pack_whole(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Pack codes of which a byte has a whole number."""
+    rows, columns = codes.shape
+    packed = np.zeros((rows, packed_bytes(columns, bits)), np.uint8)
+    for place in range(8 // bits):
+        part = codes[:, place :: 8 // bits]
+        packed[:, : part.shape[1]] |= part << np.uint8(bits * place)
+    return packed
+
+
+def _unpack_whole(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Undo `_pack_whole`, with all codes of the last byte."""
+    rows, width = packed.shape
+    step = 8 // bits
+    codes = np.empty((rows, width * step), np.uint8)
+    for place in range(step):
+        codes[:, place::step] = (packed >> np.uint8(bits * place)) & np.uint8((1 << bits) - 1)
+    return codes
 
 
 def _shifts(bits: int) -> NDArray[np.uint64]:
