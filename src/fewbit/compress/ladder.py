@@ -70,19 +70,23 @@ def format_within(workshop: Workshop, target: Target) -> tuple[str, Budget]:
         UsageError: not even the smallest fits; says how much it takes.
         UnsupportedError: the runtime takes none.
     """
-    forms, reasons = FORMATS[workshop.runtime], []
+    forms, refused, larger = FORMATS[workshop.runtime], [], []
     for form in reversed(forms):
         found = planned(workshop, suited(built_in(f"rtn-{form}"), workshop.runtime))
         if isinstance(found, Untried):
-            reasons.append(f"{form}: {found.reason}")
+            refused.append(f"{form}: {found.reason}")
             continue
         budget = workshop.budget(target, form)
         if found.promised_bytes <= budget.tensors:
             return form, budget
-        reasons.append(f"{form}: it takes {size(found.promised_bytes)}.")
+        larger.append((found.promised_bytes, form, budget.tensors))
+    least = [
+        f"{form}: it takes {size(taken)}, and there is room for {size(max(room, 0))}."
+        for taken, form, room in sorted(larger)[:1]
+    ]
     raise UsageError(
         f"No format of {workshop.source.path} for {workshop.runtime} lies within {target.text}. "
-        f"{' '.join(reasons[-3:])}"
+        f"{' '.join([*least, *refused][:3])}"
     )
 
 
