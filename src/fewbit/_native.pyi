@@ -146,10 +146,11 @@ class SamplingThreads:
                 NDArray[np.float32] | None,
                 NDArray[np.int32] | None,
                 NDArray[np.int32] | None,
+                Sequence[tuple[int, Sequence[int]]],
             ]
         ],
     ) -> list[
-        tuple[list[int], list[tuple[float, float, list[int], list[float]]], str, int, int]
+        tuple[list[int], int, list[tuple[float, float, list[int], list[float]]], str, int, int]
     ]: ...
     def propose(
         self,
@@ -157,9 +158,17 @@ class SamplingThreads:
         vocabulary: int,
         support: NDArray[np.int32] | None,
         draws: Sequence[
-            tuple[TokenSampler, int, int, int, NDArray[np.float32] | None, NDArray[np.int32] | None]
+            tuple[
+                TokenSampler,
+                int,
+                int,
+                int,
+                NDArray[np.float32] | None,
+                NDArray[np.int32] | None,
+                int,
+            ]
         ],
-    ) -> list[tuple[int, str, int, int]]: ...
+    ) -> list[tuple[int, list[int], str, int, int]]: ...
 
 def keyed_uniform(seed: int, sample: int, position: int, purpose: int, start: int = 0) -> float: ...
 
@@ -240,14 +249,14 @@ class Executor:
     def step(
         self,
         tokens: NDArray[np.int32],
-        spans: list[tuple[int, int, int, NDArray[np.int32]]],
+        spans: list[tuple[int, int, int, NDArray[np.int32], int]],
         wanted: NDArray[np.int32],
         given: list[tuple[int, NDArray[np.float32]]] = ...,
     ) -> NDArray[np.float32]: ...
     def run(
         self,
         tokens: NDArray[np.int32],
-        spans: list[tuple[int, int, int, NDArray[np.int32]]],
+        spans: list[tuple[int, int, int, NDArray[np.int32], int]],
         wanted: NDArray[np.int32],
         given: list[tuple[int, NDArray[np.float32]]],
         results: list[tuple[int, NDArray[np.float32]]],

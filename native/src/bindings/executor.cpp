@@ -181,9 +181,9 @@ void read_step(StepInput& step, std::vector<Ints>& held, const Ints& tokens, con
     held.push_back(nb::cast<Ints>(fields[3]));
     Span span{0, 0, 0, held.back().data(), static_cast<int64_t>(held.back().size())};
     const bool fit = nb::try_cast(fields[0], span.start) && nb::try_cast(fields[1], span.count) &&
-                     nb::try_cast(fields[2], span.position);
+                     nb::try_cast(fields[2], span.position) && nb::try_cast(fields[4], span.trunk);
     if (!fit) {
-      throw std::invalid_argument("start, count and position of span " +
+      throw std::invalid_argument("start, count, position and trunk of span " +
                                   std::to_string(step.spans.size()) +
                                   " must be integers of 64 bits.");
     }

@@ -1,6 +1,7 @@
 #include "executor/kv_store.h"
 
 #include <cstdint>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 
@@ -23,6 +24,10 @@ KvStore::KvStore(const Program& program, int64_t pages)
     throw std::bad_alloc();
   }
   bytes_ = Bytes(page_stride_ * pages);
+}
+
+void KvStore::copy_page(int64_t from, int64_t to) {
+  std::memcpy(bytes_.data() + to * page_stride_, page(from), page_stride_);
 }
 
 void KvStore::require_fit(const Program& program) const {

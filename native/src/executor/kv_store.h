@@ -33,6 +33,7 @@ class KvStore {
     return bytes_.data() + page * page_stride_ + at.offset + kv_head * at.head_stride;
   }
   const uint8_t* page(int64_t page) const { return bytes_.data() + page * page_stride_; }
+  void copy_page(int64_t from, int64_t to);
   size_t page_stride() const { return page_stride_; }
   size_t values_offset(int layer) const { return layers_[layer].values_offset; }
 

@@ -1,5 +1,6 @@
 #include "executor/step.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -49,6 +50,29 @@ void check_span(const Span& span, size_t index, int64_t start, int64_t rows, int
   }
 }
 
+void check_trunk(const StepInput& step, size_t index) {
+  const Span& span = step.spans[index];
+  if (span.trunk == -1) return;
+  if (span.trunk < 0 || span.trunk >= static_cast<int64_t>(index)) {
+    refuse("span ", index, " branches off span ", span.trunk, "; its trunk must come before it.");
+  }
+  const Span& trunk = step.spans[static_cast<size_t>(span.trunk)];
+  if (trunk.trunk != -1) {
+    refuse("span ", index, " branches off span ", span.trunk, ", which is a branch itself.");
+  }
+  if (span.position <= trunk.position || span.position > trunk.position + trunk.count) {
+    refuse("span ", index, " starts at position ", span.position, "; it must follow a row of its ",
+           "trunk, which has positions ", trunk.position, " to ", trunk.position + trunk.count - 1,
+           ".");
+  }
+  const int64_t needed = (span.position + span.count + kPage - 1) / kPage;
+  for (int64_t i = trunk.position / kPage; i < std::min(needed, trunk.page_count); ++i) {
+    if (span.pages[i] == trunk.pages[i]) {
+      refuse("span ", index, " writes to page ", span.pages[i], " of its trunk; it needs its own.");
+    }
+  }
+}
+
 }  // namespace
 
 void check_step(const StepInput& step, const Program& program, int64_t pages) {
@@ -62,6 +86,7 @@ void check_step(const StepInput& step, const Program& program, int64_t pages) {
   for (size_t i = 0; i < step.spans.size(); ++i) {
     check_span(step.spans[i], i, covered, step.rows, program.context);
     check_pages(step.spans[i], i, pages);
+    check_trunk(step, i);
     covered += step.spans[i].count;
   }
   if (covered != step.rows) {

@@ -12,6 +12,7 @@ struct Span {
   int64_t start, count, position;
   const int32_t* pages;
   int64_t page_count;
+  int64_t trunk = -1;  // the span that it branches off
 };
 
 // Where the rows of a buffer lie outside the executor: those of a GivenOp, which are only read, or

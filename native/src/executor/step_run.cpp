@@ -44,6 +44,7 @@ StepRun::StepRun(Executor& executor, const StepInput& step)
   for (size_t i = 0; i < step.spans.size(); ++i) {
     span_of_.insert(span_of_.end(), step.spans[i].count, static_cast<int32_t>(i));
   }
+  fork_pages();
   sort_wanted();
   add_chunks(Domain::kRows, step.rows, executor.plan_.body.size());
   reserve_partials();

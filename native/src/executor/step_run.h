@@ -120,7 +120,11 @@ class StepRun final : public Stages {
   template <class Kernel, class A>
   void multiply(Kernel kernel, const PackedMatrix& weight, const A& x, const float* bias,
                 const Task& task) const;
-  uint8_t* page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const;
+  void fork_pages();
+  // Calls f(page) with what the pages that a row is written to hold of a key head: the sequence's,
+  // and those of the branches that continue it.
+  template <class F>
+  void for_pages(const AttentionOp& attention, int64_t row, int64_t kv_head, F f) const;
   int64_t position_of(int64_t row) const;
   Blocks blocks_of(const AttentionOp& attention, int64_t row) const;
   float* partials_of(const AttentionOp& attention, const Task& task, int64_t row,
@@ -133,11 +137,12 @@ class StepRun final : public Stages {
   Executor& executor_;
   const StepInput& step_;
   const StoreKernels& stored_;
-  std::vector<int32_t> span_of_;  // by row
-  std::vector<Wanted> wanted_;    // by row, then by index
-  std::vector<Chunk> chunks_;     // of the body, then of the tail
-  int64_t most_blocks_ = 1;       // of any row
-  int64_t body_stages_ = 0;       // times chunks
+  std::vector<int32_t> span_of_;                   // by row
+  std::vector<std::vector<int32_t>> branches_of_;  // by span; empty where the step has none
+  std::vector<Wanted> wanted_;                     // by row, then by index
+  std::vector<Chunk> chunks_;                      // of the body, then of the tail
+  int64_t most_blocks_ = 1;                        // of any row
+  int64_t body_stages_ = 0;                        // times chunks
   int64_t tail_stages_ = 0;
 };
 

@@ -25,17 +25,41 @@ void StepRun::reserve_partials() {
   if (executor_.partials_.size() < bytes) executor_.partials_ = Bytes(bytes);
 }
 
-uint8_t* StepRun::page_of(const AttentionOp& attention, int64_t row, int64_t kv_head) const {
-  const int32_t page = step_.spans[span_of_[row]].pages[position_of(row) / kPage];
-  return executor_.store_->head(attention.layer, page, kv_head);
+// Lets every branch begin with what its trunk's first page holds from before the step.
+void StepRun::fork_pages() {
+  for (size_t i = 0; i < step_.spans.size(); ++i) {
+    const Span& span = step_.spans[i];
+    if (span.trunk < 0) continue;
+    branches_of_.resize(step_.spans.size());
+    branches_of_[span.trunk].push_back(static_cast<int32_t>(i));
+    const Span& trunk = step_.spans[span.trunk];
+    const int64_t first = trunk.position / kPage;
+    if (trunk.position % kPage == 0) continue;
+    executor_.store_->copy_page(trunk.pages[first], span.pages[first]);
+  }
+}
+
+template <class F>
+void StepRun::for_pages(const AttentionOp& attention, int64_t row, int64_t kv_head, F f) const {
+  const int64_t position = position_of(row);
+  const auto head = [&](int32_t span) {
+    const int32_t page = step_.spans[span].pages[position / kPage];
+    return executor_.store_->head(attention.layer, page, kv_head);
+  };
+  f(head(span_of_[row]));
+  if (branches_of_.empty()) return;
+  for (const int32_t branch : branches_of_[span_of_[row]]) {
+    if (position < step_.spans[branch].position) f(head(branch));
+  }
 }
 
 void StepRun::run(const StoreKeysStep& step, const Task& task) {
   const View x = view(step.x, task);
   const AttentionOp& attention = *step.attention;
   for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
-    stored_.store_key(x.at(row, column), attention.head_dim, position_of(row) % kPage,
-                      page_of(attention, row, column / attention.head_dim));
+    for_pages(attention, row, column / attention.head_dim, [&](uint8_t* page) {
+      stored_.store_key(x.at(row, column), attention.head_dim, position_of(row) % kPage, page);
+    });
   });
 }
 
@@ -44,8 +68,10 @@ void StepRun::run(const StoreValuesStep& step, const Task& task) {
   const AttentionOp& attention = *step.attention;
   const size_t offset = executor_.store_->values_offset(attention.layer);
   for_heads(task, attention.head_dim, [&](int64_t row, int64_t column) {
-    stored_.store_value(x.at(row, column), attention.head_dim, position_of(row) % kPage,
-                        page_of(attention, row, column / attention.head_dim) + offset);
+    for_pages(attention, row, column / attention.head_dim, [&](uint8_t* page) {
+      stored_.store_value(x.at(row, column), attention.head_dim, position_of(row) % kPage,
+                          page + offset);
+    });
   });
 }
 

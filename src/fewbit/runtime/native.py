@@ -164,7 +164,7 @@ class NativeExecutor:
                 or no memory for the logits; nothing was run.
         """
         _check_arrays(step)
-        spans = [(span.start, span.count, span.position, span.pages) for span in step.spans]
+        spans = [span.packed() for span in step.spans]
         rows = [(self._buffers[name], array) for name, array in given.items()]
         try:
             return self._native.step(step.tokens, spans, step.wanted, rows)

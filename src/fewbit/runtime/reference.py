@@ -50,7 +50,7 @@ from fewbit.runtime.chooser import rounding_of
 from fewbit.runtime.executor import Binding, Tap
 from fewbit.runtime.kv import rounded_queries, rounded_rows
 from fewbit.runtime.mixture import mixed, route, rows_of_expert
-from fewbit.runtime.reference_attention import attention, read_rows, write_rows
+from fewbit.runtime.reference_attention import attention, read_rows, write_spans
 from fewbit.runtime.step import PAGE, StepInput
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -323,14 +323,13 @@ class ReferenceExecutor:
         q = buffers[op.q]
         queries = rounded_queries(q, cache_type)
         keys, values = self._store(op)
-        for span in step.spans:
-            write_rows(keys, rounded_rows(buffers[op.k], cache_type), span)
-            write_rows(values, rounded_rows(buffers[op.v], cache_type), span)
+        for store, rows in ((keys, buffers[op.k]), (values, buffers[op.v])):
+            write_spans(store, rounded_rows(rows, cache_type), step.spans)
         out = np.empty_like(q)
         for span in step.spans:
-            rows = slice(span.start, span.start + span.count)
+            own = slice(span.start, span.start + span.count)
             seen = read_rows(keys, span), read_rows(values, span)
-            out[rows] = attention(queries[rows], *seen, span.position, op)
+            out[own] = attention(queries[own], *seen, span.position, op)
         return out
 
     @_op.register

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,18 @@ def visible(rows: int, positions: int, first: int, window: int | None) -> NDArra
     other = np.arange(positions)[None, :]
     seen = other <= own
     return seen if window is None else seen & (other > own - window)
+
+
+def write_spans(store: Floats, rows: Floats, spans: Sequence[Span]) -> None:
+    """Write a step's rows; a branch's pages get what its trunk has before its first row as well."""
+    for span in spans:
+        write_rows(store, rows, span)
+        if span.trunk is None:
+            continue
+        trunk = spans[span.trunk]
+        begun = np.arange(trunk.position // PAGE * PAGE, span.position)
+        page, place = begun // PAGE, begun % PAGE
+        store[span.pages[page], place] = store[trunk.pages[page], place]
 
 
 def write_rows(store: Floats, rows: Floats, span: Span) -> None:

@@ -209,7 +209,7 @@ class _Prepared:
             results[name][...] = read[name]
         self.executor.run(
             step.tokens,
-            [(span.start, span.count, span.position, span.pages) for span in step.spans],
+            [span.packed() for span in step.spans],
             step.wanted,
             [(self.buffers[name], rows) for name, rows in read.items()],
             [(self.buffers[name], rows) for name, rows in results.items() if name not in read],

@@ -18,12 +18,24 @@ class Span:
 
     `pages[i]` is the page of the KV store that holds positions [i * PAGE, (i + 1) * PAGE); it
     covers the last row's position.
+
+    `trunk` numbers an earlier span of the step that this one branches off: its rows stand behind
+    those of the trunk's that come before `position`, of which there is at least one, and are alone
+    to see them as they see their own. From the trunk's first row on it has pages of its own. The
+    step copies to them what stands in the trunk's pages before that row, and writes the rows that
+    it continues to both.
     """
 
     start: int
     count: int
     position: int
     pages: NDArray[np.int32]
+    trunk: int | None = None
+
+    def packed(self) -> tuple[int, int, int, NDArray[np.int32], int]:
+        """Return it as the native executor takes it."""
+        trunk = -1 if self.trunk is None else self.trunk
+        return self.start, self.count, self.position, self.pages, trunk
 
 
 class StepInput(NamedTuple):
