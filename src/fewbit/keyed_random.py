@@ -7,7 +7,8 @@ counter = (0, position, sample, start). `native/src/sampling` holds the same fun
 
 `start` is 0 but for numbers that draft or judge a block of tokens, of which it is the position of
 the first. A rule that looks at a whole block before it rejects the ending of it has used up the
-numbers of that ending: a later block over the same positions must get others.
+numbers of that ending: a later block over the same positions must get others. Of several candidates
+for one position all but the first have numbers of their own (`block_key`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ class Purpose(IntEnum):
     TUNING = 7
     EXPORT = 8
     HAYSTACK = 9
+
+
+def block_key(start: int, rank: int) -> int:
+    """Return `start` for numbers about the candidate of this rank for a position; 0 is the first.
+
+    Positions lie below 2^32, so no two candidates share a number.
+    """
+    return start + (rank << 32)
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

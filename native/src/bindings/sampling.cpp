@@ -33,7 +33,8 @@ using WriteRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Masks = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Detail = std::tuple<double, double, std::vector<int32_t>, std::vector<double>>;
-using Result = std::tuple<std::vector<int32_t>, std::vector<Detail>, const char*, int64_t, int64_t>;
+using Result =
+    std::tuple<std::vector<int32_t>, int64_t, std::vector<Detail>, const char*, int64_t, int64_t>;
 
 const char* fault_name(SamplingFault fault) {
   switch (fault) {
@@ -99,10 +100,11 @@ Judge judge_named(const std::string& name) {
 }
 
 // A block as Python gives it: sampler, row, position, draft, top_logprobs, verifier, what was
-// drafted from and over which ids, and a mask for each row.
+// drafted from and over which ids, a mask for each row, and the branches: depth and tokens.
+using GivenBranches = std::vector<std::pair<int64_t, std::vector<int32_t>>>;
 using GivenBlock =
     std::tuple<TokenSampler*, int64_t, int64_t, std::vector<int32_t>, int64_t, std::string,
-               std::optional<Rows>, std::optional<Ids>, std::optional<Masks>>;
+               std::optional<Rows>, std::optional<Ids>, std::optional<Masks>, GivenBranches>;
 
 // The masks of at least `rows` rows over ids up to `last`.
 const uint32_t* mask_words(const std::optional<Masks>& masks, size_t rows, int64_t last) {
@@ -121,18 +123,44 @@ DrawnFrom drawn_from(const Rows& rows, const std::optional<Ids>& support, size_t
   return from;
 }
 
+// Takes the branches over, and returns how many rows the block has with them.
+size_t take_branches(BlockRequest& request, GivenBranches given) {
+  size_t count = request.draft.size() + 1;
+  for (auto& [depth, tokens] : given) {
+    require(depth >= 0 && static_cast<size_t>(depth) <= request.draft.size() && !tokens.empty(),
+            "a branch has no tokens, or leaves the draft where that has ended");
+    count += tokens.size();
+    request.branches.push_back({depth, std::move(tokens)});
+  }
+  return count;
+}
+
+void check_drawn_branches(const BlockRequest& request, int64_t vocabulary) {
+  require(request.branches.empty() || request.judge == Judge::kToken,
+          "only token verification judges branches that were drawn");
+  for (const Branch& branch : request.branches) {
+    require(branch.tokens.size() == 1 && static_cast<size_t>(branch.depth) < request.draft.size(),
+            "a branch that was drawn has one token, in the place of one of the draft");
+    require(0 <= branch.tokens[0] && branch.tokens[0] < vocabulary,
+            "a drawn token is outside the vocabulary");
+  }
+}
+
 BlockRequest make_request(GivenBlock& given, const Logits& logits, size_t rows) {
-  auto& [sampler, row, position, draft, top, verifier, probabilities, support, masks] = given;
+  auto& [sampler, row, position, draft, top, verifier, probabilities, support, masks, branches] =
+      given;
   require(sampler != nullptr, "a sampler is None");
-  require(row >= 0 && static_cast<size_t>(row) + draft.size() < rows,
-          "a block reaches beyond the rows of the logits");
   BlockRequest request{sampler, row, position, std::move(draft), top, judge_named(verifier)};
-  request.allowed = mask_words(masks, request.draft.size() + 1, logits.vocabulary - 1);
+  const size_t own = take_branches(request, std::move(branches));
+  require(row >= 0 && static_cast<size_t>(row) + own <= rows,
+          "a block reaches beyond the rows of the logits");
+  request.allowed = mask_words(masks, own, logits.vocabulary - 1);
   request.allowed_words = masks ? static_cast<int64_t>(masks->shape(1)) : 0;
   if (request.judge == Judge::kMatch) return request;
   require(probabilities.has_value(), "a drafted block has no probabilities to be judged by");
   for (const int32_t token : request.draft)
     require(0 <= token && token < logits.vocabulary, "a drawn token is outside the vocabulary");
+  check_drawn_branches(request, logits.vocabulary);
   request.drawn_from = drawn_from(*probabilities, support, request.draft.size());
   return request;
 }
@@ -153,16 +181,17 @@ std::vector<Result> draw(SamplingThreads& threads, const Rows& rows, int64_t voc
     std::vector<Detail> details;
     for (RowLogprobs& l : draws.logprobs)
       details.emplace_back(l.total, l.shifted, std::move(l.ids), std::move(l.others));
-    results.emplace_back(std::move(draws.tokens), std::move(details), fault_name(draws.fault),
-                         draws.row, draws.where);
+    results.emplace_back(std::move(draws.tokens), draws.branch, std::move(details),
+                         fault_name(draws.fault), draws.row, draws.where);
   }
   return results;
 }
 
-// A draw for a draft: sampler, row, position, start, where what it is drawn from goes, and a mask.
+// A draw for a draft: sampler, row, position, start, where what it is drawn from goes, a mask, and
+// how many siblings are wanted.
 using GivenDraw = std::tuple<TokenSampler*, int64_t, int64_t, int64_t, std::optional<WriteRow>,
-                             std::optional<Masks>>;
-using ProposalResult = std::tuple<int32_t, const char*, int64_t, int64_t>;
+                             std::optional<Masks>, int64_t>;
+using ProposalResult = std::tuple<int32_t, std::vector<int32_t>, const char*, int64_t, int64_t>;
 
 std::vector<ProposalResult> propose(SamplingThreads& threads, const Rows& rows, int64_t vocabulary,
                                     const std::optional<Ids>& support,
@@ -179,12 +208,12 @@ std::vector<ProposalResult> propose(SamplingThreads& threads, const Rows& rows, 
   std::vector<ProposalRequest> requests;
   const int64_t last =
       ids.empty() ? logits.vocabulary - 1 : ids[static_cast<size_t>(logits.vocabulary - 1)];
-  for (const auto& [sampler, row, position, start, into, mask] : given) {
+  for (const auto& [sampler, row, position, start, into, mask, siblings] : given) {
     require(sampler != nullptr, "a sampler is None");
     require(0 <= row && static_cast<size_t>(row) < rows.shape(0), "a row is not there");
     require(!into || into->shape(0) == rows.shape(1), "into must have a place for each column");
-    requests.push_back(
-        {sampler, row, position, start, into ? into->data() : nullptr, mask_words(mask, 1, last)});
+    requests.push_back({sampler, row, position, start, into ? into->data() : nullptr,
+                        mask_words(mask, 1, last), siblings});
   }
   std::vector<ProposalDraw> found;
   {
@@ -192,8 +221,9 @@ std::vector<ProposalResult> propose(SamplingThreads& threads, const Rows& rows, 
     found = threads.propose(logits, ids, requests);
   }
   std::vector<ProposalResult> results;
-  for (const ProposalDraw& draw : found)
-    results.emplace_back(draw.token, fault_name(draw.fault), draw.row, draw.where);
+  for (ProposalDraw& draw : found)
+    results.emplace_back(draw.token, std::move(draw.siblings), fault_name(draw.fault), draw.row,
+                         draw.where);
   return results;
 }
 

@@ -21,6 +21,13 @@ struct DrawnFrom {
   std::span<const int32_t> support = {};
 };
 
+// Tokens that may come after the first `depth` of a draft in place of its others.
+struct Branch {
+  int64_t depth;
+  std::vector<int32_t> tokens;
+};
+
+// The rows of the draft come first, those of the branches after them, one a token.
 struct BlockRequest {
   TokenSampler* sampler;
   int64_t row;
@@ -28,6 +35,7 @@ struct BlockRequest {
   std::vector<int32_t> draft;
   int64_t top;  // likeliest tokens to report; < 0 leaves log-probabilities out
   Judge judge = Judge::kMatch;
+  std::vector<Branch> branches = {};
   DrawnFrom drawn_from = {};          // for kToken and kBlock
   const uint32_t* allowed = nullptr;  // `allowed_words` for each row; null for no constraint
   int64_t allowed_words = 0;
@@ -35,6 +43,7 @@ struct BlockRequest {
 
 struct BlockDraws {
   std::vector<int32_t> tokens;
+  int64_t branch = -1;  // on which the accepted tokens end; -1 where they are the draft's
   std::vector<RowLogprobs> logprobs;  // one a token, or none
   SamplingFault fault = SamplingFault::kNone;
   int64_t row = 0;    // of the fault
@@ -47,6 +56,25 @@ struct DrawBuffers {
   Distribution scratch{best_row_kernels()};
   RowWeights weights{best_row_kernels()};
   std::vector<float> drafted;  // a draft's weights by column; all 0 between two uses
+  std::vector<float> left;     // of those that siblings are drawn from
+  std::vector<double> target_left, draft_left;  // while siblings are judged
+};
+
+// The way from a block's first row to one of its others, token by token.
+class Walk {
+ public:
+  explicit Walk(const BlockRequest& request) : request_(&request) {}
+
+  // The row of the block that the way has come to.
+  int64_t row() const;
+  int64_t branch() const { return branch_; }
+  // Goes on to the drafted token that this is; false where it is none.
+  bool follow(int32_t token);
+
+ private:
+  const BlockRequest* request_;
+  int64_t branch_ = -1;
+  int64_t taken_ = 0;  // tokens of the draft, or of the branch
 };
 
 // The rows of the logits, and how many of their columns are tokens.

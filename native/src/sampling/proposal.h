@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "sampling/block.h"
 
@@ -17,10 +18,14 @@ struct ProposalRequest {
   // will draw by.
   float* into;
   const uint32_t* allowed;  // a bit for each of the target's ids; null for no constraint
+  int64_t siblings = 0;     // other tokens that are wanted beside the one drawn
 };
 
 struct ProposalDraw {
   int32_t token = 0;
+  // Drawn without replacement from what the token was drawn from; where it was drawn by the
+  // target's number, the columns of the largest logits. Fewer where no more have a chance.
+  std::vector<int32_t> siblings = {};
   SamplingFault fault = SamplingFault::kNone;
   int64_t row = 0;    // of the fault
   int64_t where = 0;  // column of the fault

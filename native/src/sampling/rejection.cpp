@@ -79,6 +79,14 @@ class Judged {
     return LaidOut(request_.drawn_from, j, logits_.vocabulary, buffers_);
   }
   int32_t drafted(int64_t j) const { return request_.draft[static_cast<size_t>(j)]; }
+  bool branches_at(int64_t j) const {
+    return std::any_of(request_.branches.begin(), request_.branches.end(),
+                       [&](const Branch& branch) { return branch.depth == j; });
+  }
+  // Judges the branches at depth j, whose first token was rejected: the draws that one of them or
+  // the correction ends.
+  BlockDraws by_siblings(int64_t j, const LaidOut& q);
+  BlockDraws finish_on_branch(int64_t branch);
   // The draws that keep `kept` drafted tokens, and then end with `token`, with a draw from the
   // next row, or with the fault.
   BlockDraws finish(int64_t kept, int32_t token);
@@ -115,12 +123,84 @@ BlockDraws Judged::by_token() {
     const LaidOut q = lay_out(j);
     if (uniform(j, Purpose::kAccept) >=
         ratio(p_.probability(drafted(j)), q.probability(drafted(j)))) {
+      if (branches_at(j)) return by_siblings(j, q);
       p_.subtract(1, q.weights(), q.scale());
       return finish(j, p_.pick_remainder(uniform(j, Purpose::kCorrect)));
     }
     remembered_.add(drafted(j));
   }
   return finish_with_next(length_);
+}
+
+// weights / their sum; false where that is 0.
+bool normalize(std::vector<double>& weights) {
+  double sum = 0;
+  for (const double weight : weights) sum += weight;
+  if (!(sum > 0)) return false;
+  for (double& weight : weights) weight /= sum;
+  return true;
+}
+
+// max(p - q, 0) / its sum, or p where nothing is left; and q without a token.
+bool take_away(std::vector<double>& p, std::vector<double>& q, int32_t token) {
+  std::vector<double> left(p.size());
+  for (size_t i = 0; i < p.size(); ++i) left[i] = std::max(p[i] - q[i], 0.0);
+  if (normalize(left)) p.swap(left);
+  q[static_cast<size_t>(token)] = 0;
+  return normalize(q);
+}
+
+int32_t pick_from(const std::vector<double>& p, double uniform) {
+  double remaining = uniform;
+  size_t last = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    if (!(p[i] > 0)) continue;
+    last = i;
+    remaining -= p[i];
+    if (remaining < 0) break;
+  }
+  return static_cast<int32_t>(last);
+}
+
+BlockDraws Judged::by_siblings(int64_t j, const LaidOut& q) {
+  std::vector<double>& p_left = buffers_.target_left;
+  std::vector<double>& q_left = buffers_.draft_left;
+  p_left.resize(static_cast<size_t>(logits_.vocabulary));
+  p_.probabilities(p_left.data());
+  q_left.resize(p_left.size());
+  for (size_t i = 0; i < q_left.size(); ++i) q_left[i] = q.probability(static_cast<int32_t>(i));
+  bool more = take_away(p_left, q_left, drafted(j));
+  int64_t rank = 0;
+  for (size_t i = 0; i < request_.branches.size() && more; ++i) {
+    const Branch& branch = request_.branches[i];
+    if (branch.depth != j) continue;
+    const int32_t token = branch.tokens.front();
+    const auto at = static_cast<size_t>(token);
+    const double accept = ratio(p_left[at], q_left[at]);
+    if (request_.sampler->uniform(request_.position + j, Purpose::kAccept,
+                                  block_key(request_.position, ++rank)) < accept) {
+      return finish_on_branch(static_cast<int64_t>(i));
+    }
+    more = take_away(p_left, q_left, token);
+  }
+  return finish(j, pick_from(p_left, uniform(j, Purpose::kCorrect)));
+}
+
+BlockDraws Judged::finish_on_branch(int64_t index) {
+  const Branch& branch = request_.branches[static_cast<size_t>(index)];
+  const int64_t kept = branch.depth;
+  draws_.tokens.assign(request_.draft.begin(), request_.draft.begin() + kept);
+  draws_.tokens.push_back(branch.tokens.front());
+  draws_.branch = index;
+  remembered_.keep(kept);
+  request_.sampler->remember(branch.tokens.front(), true);
+  Walk walk(request_);
+  for (const int32_t token : draws_.tokens) walk.follow(token);
+  if (!shape(walk.row())) return std::move(draws_);
+  const int32_t token = p_.pick(uniform(kept + 1, Purpose::kCorrect));
+  draws_.tokens.push_back(token);
+  request_.sampler->remember(token, true);
+  return std::move(draws_);
 }
 
 // The chance to keep what precedes a row: s / (s + 1 - w), 1 where both are 0.

@@ -1,5 +1,6 @@
-// Judging a block by what it was drawn from: the native twins of `exact_accept_reject` and
-// `block_accept_reject` in src/fewbit/speculate, which say what is computed and why it is exact.
+// Judging a block by what it was drawn from: the native twins of `exact_accept_reject`,
+// `block_accept_reject` and `tree_accept_reject` in src/fewbit/speculate, which say what is
+// computed and why it is exact.
 //
 // Probabilities are doubles: a token's float mass over the double sum of all of them. The sum of
 // the draft's row is the one that `draw_proposal` drew by.

@@ -9,6 +9,10 @@
 
 namespace fewbit {
 
+// A block's start as the key of a number about its further candidates for a position: the first has
+// rank 0, the others 1, 2, ... `block_key` of src/fewbit/keyed_random.py.
+constexpr int64_t block_key(int64_t start, int64_t rank) { return start + (rank << 32); }
+
 struct TokenSampler {
   SamplingRule rule;
   TokenCounts history;                       // kept only where penalties look at it

@@ -25,6 +25,7 @@ from fewbit.sampling.constraint import Constraint
 from fewbit.sampling.distribution import NO_HISTORY, History, adjusted_logits, distribution
 from fewbit.sampling.draws import (
     Block,
+    Branch,
     Drafted,
     DraftRow,
     Drawn,
@@ -42,6 +43,7 @@ __all__ = [
     "NO_HISTORY",
     "SMALLEST_TEMPERATURE",
     "Block",
+    "Branch",
     "Constraint",
     "DraftRow",
     "Drafted",

@@ -18,16 +18,27 @@ from fewbit.sampling.verifier import Verifier
 _ALL_IDS = 1 << 31
 
 
+class Branch(NamedTuple):
+    """Tokens that may follow the first `depth` of a draft in place of its others, at least one."""
+
+    depth: int
+    tokens: tuple[int, ...]
+
+
 class Block(NamedTuple):
     """What to draw for one sequence: rows `row` to `row + len(draft)` of the logits.
 
     Row `row + j` is the model's output after the sequence's tokens and `draft[:j]`; the token
-    drawn from it stands at `position + j`. `top_logprobs` is how many of the likeliest tokens to
-    report beside each drawn one; None for no log-probabilities at all.
+    drawn from it stands at `position + j`. The rows after those of the draft are those after each
+    token of the `branches`, in their order. Branches of one depth are further candidates for a
+    position, judged in their order; they and the draft begin with different tokens there.
+    `top_logprobs` is how many of the likeliest tokens to report beside each drawn one; None for no
+    log-probabilities at all.
 
     `verifier` judges the draft; all but `MATCH` need `probabilities`, float32 [len(draft) or more,
     n], of which row j is what `draft[j]` was drawn from, over the ids `support`, int32 [n]
-    ascending (None: 0 to n - 1).
+    ascending (None: 0 to n - 1). By `TOKEN` a branch has one token, drawn without replacement from
+    what `draft[depth]` was drawn from, with the numbers of its rank; `BLOCK` judges no branches.
     """
 
     sampler: TokenSampler
@@ -38,6 +49,7 @@ class Block(NamedTuple):
     verifier: Verifier = Verifier.MATCH
     probabilities: NDArray[np.float32] | None = None
     support: NDArray[np.int32] | None = None
+    branches: Sequence[Branch] = ()
 
 
 class TokenLogprob(NamedTuple):
@@ -56,6 +68,8 @@ class Drawn(NamedTuple):
     """One for each token, or empty where none were asked for."""
     fault: NumericalError | None = None
     """Why the block ended early; tokens drawn before it stand."""
+    branch: int | None = None
+    """The branch on which the accepted tokens end; None where they are the draft's."""
 
 
 class SamplingThreads:
@@ -84,8 +98,8 @@ def sample_blocks(
     its own keyed random number and the penalties of the tokens drawn so far. The next row is used
     only if that token equals the draft's, because only then did the model see it. So the output
     never depends on the draft. By the other verifiers its distribution does not: they are
-    `speculate.exact` and `speculate.block`, with every row shaped by the whole pipeline after the
-    drafted tokens before it, and numbers keyed by the block as well.
+    `speculate.exact`, with branches `speculate.tree`, and `speculate.block`, with every row shaped
+    by the whole pipeline after the drafted tokens before it, and numbers keyed by the block too.
 
     Args:
         logits: float32 [rows, V], C-contiguous; read in place.
@@ -101,10 +115,11 @@ def sample_blocks(
     drawing = SamplingThreads() if threads is None else threads
     results = drawing.native.draw(logits, limit, [_given(block) for block in blocks])
     drawn = []
-    for block, (tokens, details, fault, row, where) in zip(blocks, results, strict=True):
+    for block, (tokens, branch, details, fault, row, where) in zip(blocks, results, strict=True):
         block.sampler.follow(tokens)
         error = _fault(logits, fault, row, where)
-        drawn.append(Drawn(tokens, [_logprob(*detail) for detail in details], error))
+        logprobs = [_logprob(*detail) for detail in details]
+        drawn.append(Drawn(tokens, logprobs, error, None if branch < 0 else branch))
     return drawn
 
 
@@ -114,6 +129,9 @@ class DraftRow(NamedTuple):
     `sampler` is a fork of the sequence's. The token stands at `position`, the first one of its
     block at `start`. `into`, float32 [n], takes what the token is drawn from, over the draft's n
     columns; None draws by the number that the target will draw by (`Verifier.MATCH`).
+
+    So many `siblings` are wanted beside the token: drawn without replacement from what it was drawn
+    from, each by a number of its own; without `into` those of the largest logits.
     """
 
     sampler: TokenSampler
@@ -121,13 +139,18 @@ class DraftRow(NamedTuple):
     position: int
     start: int
     into: NDArray[np.float32] | None = None
+    siblings: int = 0
 
 
 class Drafted(NamedTuple):
-    """A token that a draft has drawn; it means nothing where there is a fault."""
+    """A token that a draft has drawn; it means nothing where there is a fault.
+
+    `siblings` are different tokens, fewer than were wanted where no more had a chance.
+    """
 
     token: int
     fault: NumericalError | None = None
+    siblings: tuple[int, ...] = ()
 
 
 def draw_proposals(
@@ -153,15 +176,16 @@ def draw_proposals(
     drawing = SamplingThreads() if threads is None else threads
     limit = _ALL_IDS if vocabulary is None else vocabulary
     given = [
-        (d.sampler.native, d.row, d.position, d.start, d.into, _masks(d.sampler, ())) for d in draws
+        (d.sampler.native, d.row, d.position, d.start, d.into, _masks(d.sampler, ()), d.siblings)
+        for d in draws
     ]
     drafted = []
-    for draw, (token, fault, row, where) in zip(
+    for draw, (token, siblings, fault, row, where) in zip(
         draws, drawing.native.propose(logits, limit, support, given), strict=True
     ):
         if not fault:
             draw.sampler.follow([token])
-        drafted.append(Drafted(token, _fault(logits, fault, row, where)))
+        drafted.append(Drafted(token, _fault(logits, fault, row, where), tuple(siblings)))
     return drafted
 
 
@@ -171,15 +195,25 @@ def _fault(logits: NDArray[np.float32], kind: str, row: int, column: int) -> Num
 
 def _given(block: Block) -> tuple[Any, ...]:
     """Return a block as the native core takes it."""
-    sampler, row, position, draft, top, verifier, probabilities, support = block
+    sampler, row, position, draft, top, verifier, probabilities, support, branches = block
     wanted = -1 if top is None else top
     judge = verifier.value if draft else Verifier.MATCH.value
-    masks = _masks(sampler, draft)
-    return sampler.native, row, position, draft, wanted, judge, probabilities, support, masks
+    masks = _masks(sampler, draft, branches)
+    given = sampler.native, row, position, draft, wanted, judge, probabilities, support, masks
+    return *given, branches
 
 
-def _masks(sampler: TokenSampler, draft: Sequence[int]) -> NDArray[np.int32] | None:
-    return None if sampler.constraint is None else sampler.constraint.masks(draft)
+def _masks(
+    sampler: TokenSampler, draft: Sequence[int], branches: Sequence[Branch] = ()
+) -> NDArray[np.int32] | None:
+    """Return a mask for every row of a block, in the order of the rows."""
+    if sampler.constraint is None:
+        return None
+    masks = sampler.constraint.masks(draft)
+    for depth, tokens in branches:
+        own = sampler.constraint.masks([*draft[:depth], *tokens])[depth + 1 :]
+        masks = np.concatenate([masks, own])
+    return masks
 
 
 def _logprob(total: float, shifted: float, ids: list[int], others: list[float]) -> TokenLogprob:

@@ -17,7 +17,8 @@ class Verifier(Enum):
     uses the same numbers for the same positions (`Purpose.TOKEN`), so that the two often agree."""
 
     TOKEN = "token"
-    """Rejection token by token; the draft draws with `Purpose.DRAFT` and says from what."""
+    """Rejection token by token; the draft draws with `Purpose.DRAFT` and says from what. It judges
+    several candidates for a position too, drawn without replacement."""
 
     BLOCK = "block"
     """Rejection of a whole block's ending, which accepts at least as much; drawn as for `TOKEN`."""
