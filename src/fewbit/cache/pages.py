@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,16 @@ class PagePool:
         return page
 
 
+@dataclass(frozen=True, eq=False)
+class Fork:
+    """Pages in which a sequence may go on otherwise than in its own, from page `first` on."""
+
+    first: int
+    pages: list[int]
+    array: NDArray[np.int32]
+    """int32, all pages of the sequence so continued."""
+
+
 class PageTable:
     """The pages of one sequence, in order of position; those shared with others are only read."""
 
@@ -138,6 +149,32 @@ class PageTable:
             self._pool.let_go(self._pages[kept:])
             self._known = min(self._known, kept)
             self._set(self._pages[:kept])
+
+    def can_fork(self, begin: int, end: int) -> bool:
+        """Whether `fork` would succeed."""
+        return pages_for(end) - begin // PAGE <= self._pool.free
+
+    def fork(self, begin: int, end: int) -> Fork:
+        """Take pages of their own for the positions from `begin` to `end`; the table stays as is.
+
+        Whoever takes it gives it back, by `adopt` or `drop`.
+
+        Raises:
+            RequestError: too few pages are free.
+        """
+        first = begin // PAGE
+        pages = self._pool.take(pages_for(end) - first)
+        return Fork(first, pages, np.array([*self._pages[:first], *pages], np.int32))
+
+    def adopt(self, fork: Fork) -> None:
+        """Go on in the pages of a fork in place of its own there."""
+        end = fork.first + len(fork.pages)
+        self._pool.let_go(self._pages[fork.first : end])
+        self._set([*self._pages[: fork.first], *fork.pages, *self._pages[end:]])
+
+    def drop(self, fork: Fork) -> None:
+        """Give the pages of a fork back."""
+        self._pool.let_go(fork.pages)
 
     def pages_to_take(self, tokens: Sequence[int], positions: int) -> int:
         """Return by how many an empty table that begins with `reuse` lowers the free pages."""

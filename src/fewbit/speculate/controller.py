@@ -15,6 +15,7 @@ from fewbit.speculate.costs import CostModel, Shape
 from fewbit.speculate.ledger import EXPLORATION_STEPS, Account, Ledger
 from fewbit.speculate.length import (
     LEAST_GAIN,
+    STAY,
     Choice,
     DraftPrices,
     Prices,
@@ -25,6 +26,7 @@ from fewbit.speculate.length import (
     promise,
 )
 from fewbit.speculate.survival import Acceptance, SequenceSurvival
+from fewbit.speculate.tree_shape import SiblingAcceptance, TreeShape, best_tree, spread
 
 _KEEP_OWN, _KEEP_POOL = 0.95, 0.98
 _CHOOSING, _CHOOSING_SHARE = 25e-6, 0.005
@@ -93,6 +95,10 @@ class Ask:
     """Tokens that the draft would have to read first."""
     part: int = 0
     """Which part of the draft would be asked."""
+    branches: int = 0
+    """Branches that its draft may have at most."""
+    reach: int = 0
+    """Tokens of a branch at most."""
 
     @property
     def survival(self) -> SequenceSurvival:
@@ -107,6 +113,8 @@ class Plan:
     lengths: tuple[int, ...]
     trial: bool = False
     """They are not expected to pay; the workload may have changed."""
+    shapes: tuple[TreeShape, ...] = ()
+    """The branches of each; empty where none has any."""
 
 
 class LengthController:
@@ -139,6 +147,8 @@ class LengthController:
         self._budgeted = self._read_granted = False
         self._age = -1
         self._chosen_for: list[tuple[SequenceLength, int]] = []
+        self._shapes: tuple[TreeShape, ...] = ()
+        self._siblings: dict[int, SiblingAcceptance] = {}
 
     @property
     def account(self) -> Account:
@@ -188,7 +198,9 @@ class LengthController:
         """
         if plain.rows == decoding and self._stands(asks):
             self._age += 1
-            return Plan(tuple(min(ask.state.lengths[ask.part], ask.longest) for ask in asks))
+            lengths = tuple(min(ask.state.lengths[ask.part], ask.longest) for ask in asks)
+            return Plan(lengths, shapes=self._shapes)
+        self._shapes = ()
         self._set_budget(plain._replace(rows=decoding))
         known = [self.costs.knows(ask.part) for ask in asks]
         if not all(known):
@@ -207,12 +219,43 @@ class LengthController:
         self._grant_first_reading(wanted.lengths, asks)
         lengths = self._affordable(wanted.lengths, asks, prices)
         choice = promise(lengths, curves, prices, decoding)
+        choice = self._with_branches(choice, asks, curves, prices, plain)
         if choice.gain < LEAST_GAIN:
             self._note(asks, promise([0] * len(asks), curves, prices, decoding), prices)
             return self._trial(asks, curves, prices, decoding)
         self._note(asks, choice, prices)
         self._age, self._chosen_for = 0, [(ask.state, ask.part) for ask in asks]
-        return Plan(choice.lengths)
+        return Plan(choice.lengths, shapes=self._shapes)
+
+    def siblings(self, part: int) -> SiblingAcceptance:
+        """Return how the branches of a part of the draft fared."""
+        return self._siblings.setdefault(part, SiblingAcceptance())
+
+    def _with_branches(
+        self,
+        chain: Choice,
+        asks: Sequence[Ask],
+        curves: Sequence[Sequence[float]],
+        prices: Prices,
+        plain: Shape,
+    ) -> Choice:
+        """Return a choice of a tree where that promises more than the chain, or the chain's.
+
+        Beside other sequences rows are dear, and a chain's own are worth more than a branch's.
+        """
+        if plain.rows > 1 or not (asks[0].branches and asks[0].reach and curves[0]):
+            return chain
+        (ask,), (curve,) = asks, curves
+        rows = len(curve) + ask.branches * ask.reach
+        prices = replace(prices, step=self.costs.steps(plain, rows))
+        tree = best_tree(curve, self.siblings(ask.part).rates(ask.branches), prices, ask.branches, ask.reach)
+        gain = tree.tokens / tree.seconds * prices.step[0]
+        worst = self._worst((tree.length,), asks, prices)
+        worst += prices.step[tree.length + tree.shape.rows] - prices.step[tree.length]
+        if gain < STAY * chain.gain or not tree.shape.rows or not self._ledger.allows(worst):
+            return chain
+        self._shapes = (tree.shape,)
+        return Choice((tree.length,), tree.tokens, tree.seconds, gain)
 
     def _stands(self, asks: Sequence[Ask]) -> bool:
         """Whether the last choice stands: nothing was verified since, for the same sequences.
@@ -395,7 +438,7 @@ class LengthController:
 
 
 class FixedLengths(LengthController):
-    """Drafts as many tokens as can be of use, always; for tests and certificates, not for speed."""
+    """Drafts as many tokens and branches as can be of use, always; for tests and certificates."""
 
     predicts = False
 
@@ -409,4 +452,7 @@ class FixedLengths(LengthController):
 
     def plan(self, asks: Sequence[Ask], plain: Shape, decoding: int) -> Plan:
         """Return the longest draft for each sequence."""
-        return Plan(tuple(ask.longest for ask in asks))
+        return Plan(
+            tuple(ask.longest for ask in asks),
+            shapes=tuple(spread(ask.branches, ask.longest, ask.reach) for ask in asks),
+        )

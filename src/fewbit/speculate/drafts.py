@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from fewbit.errors import UsageError
 from fewbit.records.kernels import KernelRecord
-from fewbit.sampling import SamplingParams, TokenSampler
-from fewbit.speculate.verifier import Verifier, verifier_for
+from fewbit.sampling import Branch, TokenSampler
+from fewbit.speculate.verifier import Verifier
+
+LOOKED_UP = 8
+"""Tokens of a branch that was looked up, at most."""
 
 _NO_PAGES: NDArray[np.int32] = np.empty(0, np.int32)
 
@@ -36,6 +39,9 @@ class DraftQuery:
     tokens have their keys. They have room for the rest and for `length` drafted ones where the
     draft `shares_store`: what it writes there from `computed` on is provisional, and the target
     writes over it.
+
+    `siblings` says at each drafted position how many other candidates are wanted beside it, the
+    first ones of branches of at most `reach` tokens. A draft may have fewer of either.
     """
 
     sequence: int
@@ -45,6 +51,8 @@ class DraftQuery:
     verifier: Verifier
     pages: NDArray[np.int32] = field(default_factory=lambda: _NO_PAGES)
     computed: int = 0
+    siblings: tuple[int, ...] = ()
+    reach: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +64,30 @@ class Proposal:
     says that there is nothing to reject by: the draft is deterministic (a point mass), or drew with
     the target's own noise (`Verifier.MATCH`). `ended` says why the draft has nothing more for this
     sequence from now on; empty where it may have.
+
+    `branches` leave the tokens at their depths, those of one depth in the order in which they were
+    drawn; their first tokens and that of `tokens` differ. Where there are `probabilities` they have
+    one token each, drawn without replacement from what `tokens[depth]` was drawn from.
     """
 
     tokens: tuple[int, ...]
     probabilities: NDArray[np.float32] | None = None
     support: NDArray[np.int32] | None = None
     ended: str = ""
+    branches: tuple[Branch, ...] = ()
 
 
-def judge_of(proposal: Proposal, params: SamplingParams) -> Verifier:
+def judge_of(proposal: Proposal, asked: Verifier) -> Verifier:
     """Return the rule that judges a proposal: without probabilities there is nothing to reject by.
+
+    Args:
+        proposal: what a draft brought.
+        asked: the query's verifier, which was settled before anything was drawn.
 
     For a point mass nothing is lost: what the target draws from a row is the drafted token with
     just the probability with which rejection accepts it.
     """
-    return Verifier.MATCH if proposal.probabilities is None else verifier_for(params)
+    return Verifier.MATCH if proposal.probabilities is None else asked
 
 
 class Draft(Protocol):
@@ -140,6 +157,14 @@ def watching(draft: Draft) -> tuple[Watching, ...]:
     return tuple(found for part in parts for found in watching(part))
 
 
+def reach_of(draft: Draft) -> int:
+    """Return how many tokens a branch of its proposals has at most; 0 where it proposes none."""
+    parts = parts_of(draft)
+    if parts == (draft,):
+        return getattr(draft, "reach", 0)
+    return max(reach_of(part) for part in parts)
+
+
 def kernels_of(draft: Draft) -> tuple[KernelRecord, ...]:
     """Return what reads the matrices of a draft that is the target itself, or a head of it."""
     parts = parts_of(draft)
@@ -162,6 +187,7 @@ class NgramDraft:
     name = "ngram"
     context = None
     shares_store = False
+    reach = LOOKED_UP
 
     def __init__(self, *, longest: int = 4, shortest: int = 2) -> None:
         if not 1 <= shortest <= longest:
@@ -187,10 +213,17 @@ class NgramDraft:
     def _propose(self, query: DraftQuery) -> Proposal:
         index = self._indexes.setdefault(query.sequence, _NgramIndex(self._sizes))
         index.extend(query.tokens)
-        start = index.continuation(query.tokens)
-        if start is None:
+        wanted = query.siblings[0] if query.siblings else 0
+        starts = index.continuations(query.tokens, 1 + wanted)
+        if not starts:
             return Proposal(())
-        return Proposal(_copy_onwards(query.tokens, start, query.length))
+        reach = min(query.reach, query.length)
+        return Proposal(
+            _copy_onwards(query.tokens, starts[0], query.length),
+            branches=tuple(
+                Branch(0, _copy_onwards(query.tokens, start, reach)) for start in starts[1:]
+            ),
+        )
 
 
 class _NgramIndex:
@@ -202,6 +235,7 @@ class _NgramIndex:
     def __init__(self, sizes: range) -> None:
         self._sizes = sizes
         self._followed: dict[tuple[int, ...], int] = {}
+        self._otherwise: dict[tuple[int, ...], int] = {}  # as before, by another token
         self._count = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -209,17 +243,31 @@ class _NgramIndex:
         for end in range(max(self._count, 1), len(tokens)):
             for size in self._sizes:
                 if size <= end:
-                    self._followed[tuple(tokens[end - size : end])] = end
+                    gram = tuple(tokens[end - size : end])
+                    before = self._followed.get(gram)
+                    if before is not None and tokens[before] != tokens[end]:
+                        self._otherwise[gram] = before
+                    self._followed[gram] = end
         self._count = len(tokens)
 
-    def continuation(self, tokens: Sequence[int]) -> int | None:
-        """Return the position after the last earlier occurrence of the longest known ending."""
+    def continuations(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Return positions after earlier occurrences of the ending, with different tokens there.
+
+        The last occurrence of the longest known ending comes first, then the last one that was
+        followed by another token, then those of shorter endings.
+        """
+        found: dict[int, int] = {}
         for size in self._sizes:
-            if size <= len(tokens):
-                found = self._followed.get(tuple(tokens[-size:]))
-                if found is not None:
-                    return found
-        return None
+            if size > len(tokens):
+                continue
+            gram = tuple(tokens[-size:])
+            for known in (self._followed, self._otherwise):
+                at = known.get(gram)
+                if at is not None:
+                    found.setdefault(tokens[at], at)
+            if len(found) >= most:
+                break
+        return list(found.values())[:most]
 
 
 def _copy_onwards(tokens: Sequence[int], start: int, length: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.sampling import DraftRow, SamplingThreads, TokenSampler, draw_proposals
+from fewbit.sampling import Branch, Drafted, DraftRow, SamplingThreads, TokenSampler, draw_proposals
 from fewbit.speculate.drafts import DraftQuery, Proposal
 
 
@@ -48,6 +48,8 @@ class Drawing:
     """Whether the block ends here: no token could be drawn."""
     drawn_from: NDArray[np.float32] | None = None
     """float32 [length, n]; None for draws coupled with the target's, and before the first."""
+    branches: list[Branch] = field(default_factory=list)
+    """The other candidates for their positions."""
 
     @classmethod
     def begun(cls, query: DraftQuery, length: int) -> Drawing:
@@ -66,15 +68,22 @@ class Drawing:
             if self.drawn_from is None:
                 self.drawn_from = kept.take(self.length, width)
             into = self.drawn_from[len(self.tokens)]
-        start = len(self.query.tokens)
-        return DraftRow(self.sampler, row, start + len(self.tokens), start, into)
+        start, depth = len(self.query.tokens), len(self.tokens)
+        wanted = self.query.siblings[depth] if depth < len(self.query.siblings) else 0
+        return DraftRow(self.sampler, row, start + depth, start, into, wanted)
+
+    def take(self, drafted: Drafted) -> None:
+        """Add what was drawn from a row."""
+        depth = len(self.tokens)
+        self.tokens.append(drafted.token)
+        self.branches += [Branch(depth, (sibling,)) for sibling in drafted.siblings]
 
     def proposal(self, support: NDArray[np.int32] | None = None, ended: str = "") -> Proposal:
         """Return what was drawn."""
-        drawn = tuple(self.tokens)
+        drawn, branches = tuple(self.tokens), tuple(self.branches)
         if self.drawn_from is None:
-            return Proposal(drawn, ended=ended)
-        return Proposal(drawn, self.drawn_from[: len(drawn)], support, ended)
+            return Proposal(drawn, ended=ended, branches=branches)
+        return Proposal(drawn, self.drawn_from[: len(drawn)], support, ended, branches)
 
 
 def draw_each(  # noqa: PLR0913
@@ -107,11 +116,11 @@ def draw_each(  # noqa: PLR0913
     draws = [drawing.row(row, width, kept) for row, drawing in enumerate(drawings)]
     found = draw_proposals(logits, draws, support=support, vocabulary=vocabulary, threads=threads)
     ended = [""] * len(drawings)
-    for i, (drawing, (token, fault)) in enumerate(zip(drawings, found, strict=True)):
-        if fault is None:
-            drawing.tokens.append(token)
+    for i, (drawing, drafted) in enumerate(zip(drawings, found, strict=True)):
+        if drafted.fault is None:
+            drawing.take(drafted)
             continue
         drawing.over = True
         if not np.isfinite(logits[i]).all():
-            ended[i] = f"the draft cannot go on ({fault}); the rest has none"
+            ended[i] = f"the draft cannot go on ({drafted.fault}); the rest has none"
     return ended

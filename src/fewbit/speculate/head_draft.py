@@ -223,6 +223,7 @@ class HeadDraft:
         read_rows: rows of texts not read yet in one call, at least 1.
     """
 
+    reach = 1
     shares_store = False
 
     def __init__(self, model: HeadModel, *, read_rows: int = READ_ROWS) -> None:

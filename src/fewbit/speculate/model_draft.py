@@ -146,6 +146,7 @@ class ModelDraft:
         read_rows: rows of texts not read yet in one call, at least 1.
     """
 
+    reach = 1
     shares_store = False
 
     def __init__(self, model: DraftModel, *, read_rows: int = READ_ROWS) -> None:

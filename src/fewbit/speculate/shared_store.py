@@ -31,6 +31,7 @@ class SharedStoreDraft:
         kernels: of its matrices, for records.
     """
 
+    reach = 1
     shares_store = True
     context = None
 

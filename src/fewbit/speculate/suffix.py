@@ -14,11 +14,13 @@ each. That of a text is built once and bounded by `LARGEST_TEXT`.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fewbit.errors import UsageError
-from fewbit.speculate.drafts import DraftQuery, Proposal
+from fewbit.sampling import Branch
+from fewbit.speculate.drafts import LOOKED_UP, DraftQuery, Proposal
 
 LONGEST_MATCH = 31
 """Longer endings are told apart by no more than their last tokens. It bounds what a token costs in
@@ -111,6 +113,29 @@ class SuffixAutomaton:
                 state = link[state]
         return found
 
+    def others(self, match: Match, but: int, most: int, shortest: int) -> list[int]:
+        """Return other tokens than one that followed a match, or its endings down to `shortest`.
+
+        Those of longer endings come first, of one ending the more frequent.
+        """
+        found: list[int] = []
+        state, size = match
+        while state != _ROOT and size >= shortest and len(found) < most:
+            found += self._likeliest(state, {but, *found}, most - len(found))
+            state = self._link[state]
+            size = self._length[state]
+        return found
+
+    def _likeliest(self, state: int, but: set[int], most: int) -> list[int]:
+        """Return the tokens that followed a state most often, without those of a set."""
+        following, count = self._next[state], self._count
+        left = (token for token in following if token not in but)
+        return heapq.nlargest(most, left, key=lambda token: count[following[token]])
+
+    def after(self, match: Match, token: int, length: int) -> list[int]:
+        """Return a token that followed a match or one of its endings, and what came after it."""
+        return [token, *self.continuation(self.step(match, token), length - 1)]
+
     def _fitting(self, state: int, size: int) -> Match:
         """Return the class of the last `size` of the tokens that a state stands for, as bounded."""
         size = min(size, LONGEST_MATCH)
@@ -191,6 +216,7 @@ class SuffixDraft:
     name = "suffix"
     context = None
     shares_store = False
+    reach = LOOKED_UP
 
     def __init__(self, text: Sequence[int] = (), *, shortest: int = 2) -> None:
         if not 1 <= shortest <= LONGEST_MATCH:
@@ -212,19 +238,28 @@ class SuffixDraft:
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return what most often followed each sequence's ending; nothing where it is new."""
-        return [Proposal(tuple(self._propose(query))) for query in queries]
+        return [self._propose(query) for query in queries]
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
         self._readers.pop(sequence, None)
 
-    def _propose(self, query: DraftQuery) -> list[int]:
+    def _propose(self, query: DraftQuery) -> Proposal:
         reader = self._readers.get(query.sequence)
         if reader is None:
             reader = self._readers[query.sequence] = _Reader(self._text)
         reader.read(query.tokens)
         automaton, match = reader.longest()
-        return automaton.continuation(match, query.length) if match.size >= self._shortest else []
+        if match.size < self._shortest:
+            return Proposal(())
+        tokens = automaton.continuation(match, query.length)
+        wanted = query.siblings[0] if query.siblings and tokens else 0
+        if not wanted:
+            return Proposal(tuple(tokens))
+        others = automaton.others(match, tokens[0], wanted, self._shortest)
+        reach = min(query.reach, query.length)
+        branches = (Branch(0, tuple(automaton.after(match, token, reach))) for token in others)
+        return Proposal(tuple(tokens), branches=tuple(branches))
 
 
 class _Reader:
