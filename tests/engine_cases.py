@@ -24,10 +24,13 @@ def engine(
     vocabulary=VOCABULARY,
     control=FixedLengths,
     draw=sample_blocks,
+    branches=0,
     **model,
 ):
     executor = FakeExecutor(VOCABULARY, **model)
-    speculation = None if draft is None else Speculation(draft, longest, control=control)
+    speculation = (
+        None if draft is None else Speculation(draft, longest, branches=branches, control=control)
+    )
     ticks = itertools.count()
     served = Served(executor, vocabulary, context, FakeDecoder)
     return Engine(

@@ -39,11 +39,20 @@ class FakeExecutor:
         seen = {}
         for span in step.spans:
             pages = span.pages.tolist()
+            if span.trunk is not None:
+                self._follow(span, step.spans[span.trunk])
             self._write_rows(tokens[span.start : span.start + span.count], span.position, pages)
             rows = [row for row in wanted if span.start <= row < span.start + span.count]
             for row in rows:
                 seen[row] = self._seen(span.position + row - span.start, pages)
         return self._logits(step, [seen[row] for row in wanted])
+
+    def _follow(self, span, trunk):
+        """Copy what a branch continues: the trunk's page from before the step, and its rows."""
+        assert trunk.trunk is None
+        assert trunk.position < span.position <= trunk.position + trunk.count
+        for at in range(trunk.position // PAGE * PAGE, span.position):
+            self._write(at, span.pages.tolist(), self._read(at, trunk.pages.tolist()))
 
     def _require_writers_alone(self, step):
         held = Counter(page for span in step.spans for page in span.pages.tolist())

@@ -37,6 +37,10 @@ from fewbit.speculate.suffix import SuffixDraft
 
 NONE = "none"
 
+MOST_BRANCHES = 32
+"""Rows beyond a step's first 16 or so cost as much as steps of their own (measured), and a branch
+needs one at least."""
+
 HEAD = "eagle3:"
 """Stands before the folder of a head; a folder whose configuration says so needs it not."""
 
@@ -89,7 +93,8 @@ class OpenedDraft:
 class ChosenDraft:
     """A draft that is asked for: a named one, a model or a head, one and then the other, or none.
 
-    `nested` says that it reads the upper bits of the target's weights.
+    `nested` says that it reads the upper bits of the target's weights, `branches` how many a
+    proposal may have beside its chain.
     """
 
     longest: int
@@ -97,6 +102,7 @@ class ChosenDraft:
     path: Path | None = None
     head: HeadSource | None = None
     nested: bool = False
+    branches: int = 0
 
     def target_settings(self, settings: RunSettings) -> RunSettings:
         """Return how a target is to be loaded for it that would be as `settings` say without."""
@@ -116,7 +122,7 @@ class ChosenDraft:
         if self.path is not None:
             model = load_draft(self.path, target, settings)
             return OpenedDraft(self._speculation(named, model.draft), model)
-        return OpenedDraft(None if named is None else Speculation(named, self.longest))
+        return OpenedDraft(None if named is None else self._alone(named))
 
     def again(self, opened: OpenedDraft, target: LoadedModel) -> Speculation | None:
         """Return what was opened once more, knowing no sequence yet."""
@@ -124,14 +130,18 @@ class ChosenDraft:
         own = opened.head or opened.model
         if own is not None:
             return self._speculation(named, own.new_draft())
-        return None if named is None else Speculation(named, self.longest)
+        return None if named is None else self._alone(named)
 
     def _speculation(self, named: Draft | None, own: Draft) -> Speculation:
-        draft = own if named is None else CombinedDraft(named, own)
-        return Speculation(draft, self.longest)
+        return self._alone(own if named is None else CombinedDraft(named, own))
+
+    def _alone(self, draft: Draft) -> Speculation:
+        return Speculation(draft, self.longest, branches=self.branches)
 
 
-def choose_draft(name: str, longest: int, locate: Locate, text: Path | None = None) -> ChosenDraft:
+def choose_draft(
+    name: str, longest: int, locate: Locate, text: Path | None = None, *, branches: int = 0
+) -> ChosenDraft:
     """Return the draft of this name; a model's is found and perhaps fetched, but not opened.
 
     Args:
@@ -140,6 +150,7 @@ def choose_draft(name: str, longest: int, locate: Locate, text: Path | None = No
         longest: tokens drafted at once, at most.
         locate: finds a model.
         text: a UTF-8 file that a suffix draft looks in too.
+        branches: that a proposal has beside its chain, at most.
 
     Raises:
         UsageError: it may draft nothing, would not look at the text, or its first part is none that
@@ -147,7 +158,7 @@ def choose_draft(name: str, longest: int, locate: Locate, text: Path | None = No
         MissingError, BadFileError, DownloadError: there is no such model or text.
         UnsupportedError: a head of a kind that is not read.
     """
-    chosen = ChosenDraft(_at_least_one(longest))
+    chosen = ChosenDraft(_at_least_one(longest), branches=_at_most(branches, longest))
     first, plus, rest = name.partition("+")
     if text is not None and first != SUFFIX:
         raise UsageError(
@@ -186,9 +197,10 @@ def _with_file(chosen: ChosenDraft, name: str, locate: Locate) -> ChosenDraft:
     return _opening(chosen, path, head=name.startswith(HEAD))
 
 
-def choose_file(path: Path, longest: int) -> ChosenDraft:
+def choose_file(path: Path, longest: int, *, branches: int = 0) -> ChosenDraft:
     """Return a model or a head as the draft; errors as of `choose_draft`."""
-    return _opening(ChosenDraft(_at_least_one(longest)), path)
+    chosen = ChosenDraft(_at_least_one(longest), branches=_at_most(branches, longest))
+    return _opening(chosen, path)
 
 
 def _opening(chosen: ChosenDraft, path: Path, *, head: bool = False) -> ChosenDraft:
@@ -201,6 +213,15 @@ def _at_least_one(longest: int) -> int:
     if longest < 1:
         raise UsageError(f"{longest} tokens are to be drafted at most; it must be at least 1.")
     return longest
+
+
+def _at_most(branches: int, longest: int) -> int:
+    if not 0 <= branches <= MOST_BRANCHES:
+        raise UsageError(
+            f"A draft of {longest} tokens is to have {branches} branches at most; give 0 to "
+            f"{MOST_BRANCHES}."
+        )
+    return branches
 
 
 def _suffix(text: str, target: LoadedModel) -> Draft:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from fewbit.engine.request import Generation, Meter, Speculation
+from fewbit.engine.request import Generation, Meter, Speculation, branch_fates
 from fewbit.engine.scheduler import Work
 from fewbit.records.generation import DraftPartRecord, SpeculationRecord
-from fewbit.sampling import Drawn
+from fewbit.sampling import Branch, Drawn, Verifier
 from fewbit.speculate.combined import able_parts, asked_parts
 from fewbit.speculate.controller import Ask, Plan, SequenceLength
 from fewbit.speculate.costs import Shape
-from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
+from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, reach_of
+from fewbit.speculate.tree_shape import CHAIN, TreeShape
 from fewbit.speculate.verifier import verifier_for
 
 
@@ -29,6 +30,9 @@ class _Step:
     proposals: dict[int, Proposal] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
     """Which part of the draft made each."""
+    verifiers: dict[int, Verifier] = field(default_factory=dict)
+    more: dict[int, float] = field(default_factory=dict)
+    """Tokens that are expected of each proposal's branches."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,13 @@ class Drafting:
         """Return what `propose` brought for this generation in this step."""
         return self._step.proposals[number]
 
+    def verifier(self, number: int) -> Verifier:
+        """Return how it was asked for that what `propose` brought is judged."""
+        return self._step.verifiers[number]
+
     def measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Learn from the time of a step of that many rows."""
-        drafted = [(len(work.draft), len(work.generation.tokens)) for work in works if work.draft]
+        drafted = [(work.drafted, len(work.generation.tokens)) for work in works if work.draft]
         decoding = [work.generation for work in works if work.decodes]
         own = rows - sum(count for count, _ in drafted)
         costs = self.controller.costs
@@ -131,33 +139,44 @@ class Drafting:
         if own == len(decoding):
             costs.observe_drafted(plain, shape, seconds)
 
-    def learn(
-        self, generation: Generation, draft: tuple[int, ...], drawn: Drawn, taken: int
-    ) -> None:
+    def learn(self, work: Work, drawn: Drawn, taken: int) -> None:
         """Count how a draft fared; what lies beyond the generation's end counts for nothing.
 
         Args:
-            generation: whose draft it was.
-            draft: what was verified.
+            work: whose draft it was, and what was verified.
             drawn: what the target drew along it.
             taken: how many of those tokens the generation took.
         """
+        generation, draft = work.generation, work.draft
         agreed = len(drawn.tokens) - (0 if drawn.fault else 1)
-        tested, accepted = min(taken, len(draft)), min(taken, agreed)
+        on_chain = agreed if drawn.branch is None else work.branches[drawn.branch].depth
+        accepted = min(taken, on_chain)
+        tested = min(taken, on_chain + 1, len(draft))
+        fates = branch_fates(
+            work.branches,
+            accepted if tested > accepted else None,
+            drawn.branch,
+            min(taken, agreed) - accepted,
+        )
         part = self._step.parts[generation.number]
         for meter in (generation.meter, self.meter, self._part_meters[part]):
             meter.count_block(len(draft), tested, accepted, taken)
+            meter.count_branches(fates)
         self._brought += taken - 1
         state, measured = generation.length, self._measured
         if state is None or measured is None:
             return
         if self.controller.predicts:
             expected = 1.0 + sum(state.survivals[part].curve(len(draft)))
+            expected += self._step.more.get(generation.number, 0.0)
             predicted = measured.predicted + self._step.predicted
             seconds = measured.seconds + self._step.seconds
             generation.meter.forecast.add(expected, taken, predicted, seconds)
             self.meter.forecast.add(expected - 1.0, taken - 1, 0.0, 0.0)
         state.add(part, tested, accepted)
+        if judged := sum(fate.tested for fate in fates):
+            on_branch = any(fate.accepted for fate in fates)
+            self.controller.siblings(part).add(judged, accepted=on_branch)
         state.trials += self._step.trial
         self._trials += self._step.trial
 
@@ -201,6 +220,7 @@ class Drafting:
             verify_seconds=meter.verify,
             rollback_seconds=meter.rollback,
             forecast=meter.forecast.record(),
+            branches=meter.branch_counts(),
             plain_seconds=account.plain,
             cost_seconds=account.cost,
             exploration_seconds=account.exploration,
@@ -251,9 +271,21 @@ class Drafting:
                 full = f"the draft's context of {context} tokens is full"
                 self._end(generation, part, f"{full}; the rest was generated without it")
                 return None
+        if longest < 1:
+            return None
         unread = self._parts[part].pending(_query(generation, longest))
         left = generation.most - count
-        return Ask(state, longest, count, generation.generated, left, unread, part)
+        return Ask(
+            state,
+            longest,
+            count,
+            generation.generated,
+            left,
+            unread,
+            part,
+            branches=self.speculation.branches,
+            reach=reach_of(self._parts[part]),
+        )
 
     def _end(self, generation: Generation, part: int, reason: str) -> None:
         """Note that a part of the draft, or all of it, has nothing more for a sequence."""
@@ -266,26 +298,28 @@ class Drafting:
     def _draft(self, part: int, found: Sequence[tuple[Generation, Ask]], plan: Plan) -> None:
         """Have a part of the draft propose what was planned for it, and take its time."""
         step, draft = self._step, self._parts[part]
+        shapes = plan.shapes or (CHAIN,) * len(found)
         asked = [
-            (generation, ask, length)
-            for (generation, ask), length in zip(found, plan.lengths, strict=True)
+            (generation, ask, length, shape)
+            for (generation, ask), length, shape in zip(found, plan.lengths, shapes, strict=True)
             if length and ask.part == part and self._has_pages(draft, generation, length)
         ]
         if not asked:
             return
-        queries = [_query(generation, length) for generation, _, length in asked]
+        queries = [_query(generation, length, shape) for generation, _, length, shape in asked]
         begun = self._clock()
         proposals = draft.propose(queries)
         seconds = self._clock() - begun
         unread, lengths = 0, []
-        for (generation, ask, length), query, proposal in zip(
+        for (generation, ask, length, shape), query, proposal in zip(
             asked, queries, proposals, strict=True
         ):
             generation.meter.draft += seconds
             if proposal.ended:
                 self._end(generation, part, proposal.ended)
-            runnable = self._runnable(proposal, length)
-            step.proposals[generation.number], step.parts[generation.number] = runnable, part
+            number, runnable = generation.number, self._runnable(proposal, length)
+            step.proposals[number], step.parts[number] = runnable, part
+            step.verifiers[number], step.more[number] = query.verifier, shape.promise
             lengths.append(len(runnable.tokens))
             unread += ask.unread - (0 if proposal.tokens else draft.pending(query))
         self._learn_costs(part, _counts(lengths), unread, seconds)
@@ -307,9 +341,14 @@ class Drafting:
         """
         if proposal.probabilities is not None:
             return proposal
+        branches = ((depth, self._known(tokens)) for depth, tokens in proposal.branches)
         return Proposal(
-            tuple(takewhile(lambda t: 0 <= t < self._vocabulary, proposal.tokens[:length]))
+            self._known(proposal.tokens[:length]),
+            branches=tuple(Branch(depth, tokens) for depth, tokens in branches if tokens),
         )
+
+    def _known(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(takewhile(lambda token: 0 <= token < self._vocabulary, tokens))
 
     def _has_pages(self, draft: Draft, generation: Generation, length: int) -> bool:
         """Hold pages for a draft that writes into the target's store; False where it is short."""
@@ -332,13 +371,16 @@ def _counts(lengths: Sequence[int]) -> list[int]:
     return [sum(length > j for length in lengths) for j in range(max(lengths, default=0))]
 
 
-def _query(generation: Generation, length: int) -> DraftQuery:
+def _query(generation: Generation, length: int, shape: TreeShape = CHAIN) -> DraftQuery:
+    params = generation.request.params
     return DraftQuery(
         sequence=generation.number,
         tokens=generation.tokens,
         length=length,
         sampler=generation.sampler,
-        verifier=verifier_for(generation.request.params),
+        verifier=verifier_for(params, branches=any(shape.siblings)),
         pages=generation.table.array,
         computed=generation.computed,
+        siblings=shape.siblings,
+        reach=shape.reach,
     )

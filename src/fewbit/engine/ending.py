@@ -120,6 +120,7 @@ def _draft_record(generation: Generation, speculation: Speculation) -> DraftReco
         wasted=meter.wasted,
         trials=generation.length.trials,
         forecast=meter.forecast.record(),
+        branches=meter.branch_counts(),
         changes=tuple(
             DraftChange(token=c.token, length=c.length, reason=c.reason)
             for c in generation.length.changes

@@ -7,6 +7,11 @@ the same keyed number and the same penalties, and a drafted token is accepted wh
 was drawn. Rows have the same bits however they are batched (row invariance), so the output with a
 draft is the output without one, bit for bit. Else the block is verified by what it was drawn from:
 the output differs from the plain one and has the same distribution.
+
+A draft may be a tree: a chain and branches that leave it. Every branch runs in pages that are forks
+of the sequence's last ones, so that each row finds its own predecessors where plain decoding has
+them, and attends by the same arithmetic. Where the accepted tokens end on a branch its pages become
+the sequence's; nothing is moved.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ from fewbit.sampling import (
     TokenSampler,
     sample_blocks,
 )
-from fewbit.speculate.drafts import Draft, Watching, judge_of, watching
+from fewbit.speculate.drafts import Draft, Proposal, Watching, judge_of, watching
 from fewbit.tokens.grammar import Grammar
 
 
@@ -220,7 +225,12 @@ class Engine:
         if plan.input is None:
             return outputs
         begun = self._clock()
-        drawn = self._run(plan.input, plan.work)
+        try:
+            drawn = self._run(plan.input, plan.work)
+        except BaseException:
+            for work in plan.work:
+                _settle_forks(work, None)
+            raise
         ended = self._clock()
         self._measure(plan.work, len(plan.input.tokens), ended - begun)
         outputs += self._postprocess(plan, drawn, ended)
@@ -228,13 +238,12 @@ class Engine:
             self._drafting.settle()
         return outputs
 
-    def _drafts(self, prompt_rows: int | None) -> Mapping[int, tuple[int, ...]]:
-        """Return the tokens drafted for this step; by generation number."""
+    def _drafts(self, prompt_rows: int | None) -> Mapping[int, Proposal]:
+        """Return what was drafted for this step; by generation number."""
         if self._drafting is None:
             return {}
         beside = self._scheduler.unread(prompt_rows)
-        proposals = self._drafting.propose(self._scheduler.decoding(), beside)
-        return {number: proposal.tokens for number, proposal in proposals.items()}
+        return self._drafting.propose(self._scheduler.decoding(), beside)
 
     def _cancel_asked(self) -> list[Output]:
         outputs = []
@@ -272,10 +281,13 @@ class Engine:
         if not work.draft or self._drafting is None:
             return block
         proposal = self._drafting.proposal(generation.number)
-        verifier = judge_of(proposal, generation.request.params)
+        verifier = judge_of(proposal, self._drafting.verifier(generation.number))
         generation.repeats = generation.repeats and verifier.couples
         return block._replace(
-            verifier=verifier, probabilities=proposal.probabilities, support=proposal.support
+            verifier=verifier,
+            probabilities=proposal.probabilities,
+            support=proposal.support,
+            branches=work.branches,
         )
 
     def _measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
@@ -286,7 +298,7 @@ class Engine:
         for work in works:
             meter = work.generation.meter
             if work.decodes:
-                decode_rows += 1 + len(work.draft)
+                decode_rows += 1 + work.drafted
             if work.draft:
                 meter.verify += seconds
             elif work.decodes:
@@ -304,7 +316,7 @@ class Engine:
             if work.row is None:
                 begin = work.generation.computed
                 work.generation.settle(work.taken)
-                self._hand_states(work, begin)
+                self._hand_states(work, begin, work.path(None))
             else:
                 outputs.append(self._accept(work, drawn[work.generation.number], now))
         return outputs
@@ -312,32 +324,35 @@ class Engine:
     def _accept(self, work: Work, drawn: Drawn, now: float) -> Output:
         """Take the drawn tokens up to whatever ends the generation; roll the store back to them."""
         generation, begin = work.generation, work.generation.computed
+        _settle_forks(work, drawn.branch)
+        path = work.path(drawn.branch)
         taken, texts, ending = take(generation, drawn.tokens, now, self.context)
         if drawn.fault is not None and ending is None:
             ending = Ending.of(drawn.fault)
         if work.draft and self._drafting:
-            self._drafting.learn(generation, work.draft, drawn, taken)
-            self._drafting.roll_back(generation, work.taken + len(work.draft))
+            self._drafting.learn(work, drawn, taken)
+            self._drafting.roll_back(generation, len(path))
         else:
             generation.settle(work.taken)
         tokens, logprobs = tuple(drawn.tokens[:taken]), tuple(drawn.logprobs[:taken])
         if ending:
             return self._finish(generation, ending, texts, tokens, logprobs)
-        self._hand_states(work, begin)
+        self._hand_states(work, begin, path)
         return Output(generation.number, tokens, "".join(texts), logprobs)
 
-    def _hand_states(self, work: Work, begin: int) -> None:
+    def _hand_states(self, work: Work, begin: int, path: Sequence[int]) -> None:
         """Hand the hidden states of a step's verified rows to the drafts that want them.
 
         Args:
             work: a sequence's rows, which began at position `begin`.
             begin: the position.
+            path: the rows of consecutive positions from there on, verified or not.
         """
         generation, states = work.generation, self._served.states
         if not self._watching or states is None or not generation.request.speculate:
             return
         count = generation.computed - begin
-        found = states(np.arange(work.start, work.start + count, dtype=np.int32))
+        found = states(np.array(path[:count], np.int32))
         for draft in self._watching:
             draft.watch(generation.number, begin, found)
 
@@ -403,6 +418,15 @@ class Engine:
                 "leave the grammar out."
             )
         self._served.constraint(request.grammar)
+
+
+def _settle_forks(work: Work, branch: int | None) -> None:
+    """Let a sequence go on in the pages of the branch that was accepted; give back the others'."""
+    for i, fork in enumerate(work.forks):
+        if i == branch:
+            work.generation.table.adopt(fork)
+        else:
+            work.generation.table.drop(fork)
 
 
 def _watching(draft: Draft, served: Served) -> tuple[Watching, ...]:

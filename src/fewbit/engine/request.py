@@ -11,8 +11,8 @@ from fewbit.engine.stop import StopCondition, StopMatcher
 from fewbit.errors import FewbitError, RequestError
 from fewbit.records.costs import CostTable
 from fewbit.records.costs import Forecast as ForecastRecord
-from fewbit.records.generation import GenerationRecord, PositionCount
-from fewbit.sampling import SamplingParams, TokenLogprob, TokenSampler
+from fewbit.records.generation import BranchCount, GenerationRecord, PositionCount
+from fewbit.sampling import Branch, SamplingParams, TokenLogprob, TokenSampler
 from fewbit.speculate.controller import LengthController, SequenceLength
 from fewbit.speculate.drafts import Draft
 from fewbit.tokens.grammar import Grammar
@@ -68,6 +68,7 @@ class Output(NamedTuple):
 class Speculation:
     """A draft for an engine, the most tokens it may propose at once, and measured costs.
 
+    Beside its chain a proposal has at most so many `branches`, those that are expected to pay.
     Without `costs` they are learned from the run's own steps, the first of which have no draft.
     `control` makes what chooses the lengths, given the longest, the costs and the names of the
     drafts that are asked by themselves.
@@ -76,6 +77,7 @@ class Speculation:
     draft: Draft
     longest: int = 8
     costs: CostTable | None = None
+    branches: int = 0
     control: Callable[[int, CostTable | None, Sequence[str]], LengthController] = LengthController
 
 
@@ -119,6 +121,39 @@ class Forecast:
         )
 
 
+class BranchFate(NamedTuple):
+    """What became of one branch of a draft."""
+
+    depth: int
+    rank: int
+    """Among the candidates of its depth; that of the chain's token is 0."""
+    tokens: int
+    tested: bool
+    """Whether the target judged its first token."""
+    accepted: int
+    """Tokens that stand."""
+
+
+def branch_fates(
+    branches: Sequence[Branch], reached: int | None, chosen: int | None, accepted: int
+) -> list[BranchFate]:
+    """Return what became of the branches of a draft.
+
+    Args:
+        branches: in their order.
+        reached: the depth at which the chain's token was rejected; None where none was.
+        chosen: the branch that was accepted.
+        accepted: how many of its tokens.
+    """
+    fates: list[BranchFate] = []
+    ranks: dict[int, int] = {}
+    for i, (depth, tokens) in enumerate(branches):
+        rank = ranks[depth] = ranks.get(depth, 0) + 1
+        tested = depth == reached and (chosen is None or i <= chosen)
+        fates.append(BranchFate(depth, rank, len(tokens), tested, accepted if i == chosen else 0))
+    return fates
+
+
 @dataclass(slots=True)
 class Meter:
     """Counts and clock readings of one sequence; becomes its record."""
@@ -139,6 +174,18 @@ class Meter:
     positions: list[list[int]] = field(default_factory=list)
     """[proposed, tested, accepted] by position in the block."""
     forecast: Forecast = field(default_factory=Forecast)
+    branches: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """[proposed, tested, accepted, tokens proposed, tokens accepted] by depth and rank."""
+
+    def count_branches(self, found: Sequence[BranchFate]) -> None:
+        """Add the branches of one verified draft."""
+        for fate in found:
+            counts = self.branches.setdefault((fate.depth, fate.rank), [0] * 5)
+            counts[0] += 1
+            counts[1] += fate.tested
+            counts[2] += fate.accepted > 0
+            counts[3] += fate.tokens
+            counts[4] += fate.accepted
 
     def count_block(self, proposed: int, tested: int, accepted: int, emitted: int) -> None:
         """Add one verified draft."""
@@ -159,7 +206,22 @@ class Meter:
     @property
     def wasted(self) -> int:
         """Drafted tokens that were run for nothing."""
-        return sum(proposed - accepted for proposed, _, accepted in self.positions)
+        chain = sum(proposed - accepted for proposed, _, accepted in self.positions)
+        return chain + sum(counts[3] - counts[4] for counts in self.branches.values())
+
+    def branch_counts(self) -> tuple[BranchCount, ...]:
+        """Return the counts by depth and rank as records."""
+        return tuple(
+            BranchCount(
+                depth=depth,
+                rank=rank,
+                proposed=counts[0],
+                tested=counts[1],
+                accepted=counts[2],
+                tokens=counts[4],
+            )
+            for (depth, rank), counts in sorted(self.branches.items())
+        )
 
     def position_counts(self) -> tuple[PositionCount, ...]:
         """Return the counts by position as records."""

@@ -14,17 +14,19 @@ least one. So it reaches its end, and then the next is first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from fewbit.cache.pages import PagePool, pages_for
+from fewbit.cache.pages import Fork, PagePool, pages_for
 from fewbit.engine.pace import shares
 from fewbit.engine.request import Generation
 from fewbit.errors import UsageError
 from fewbit.runtime.step import PAGE, Span, StepInput
+from fewbit.sampling import Branch
+from fewbit.speculate.drafts import Proposal
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Limits:
 class Work(NamedTuple):
     """One sequence's rows in a step: `taken` tokens from `generation.computed` on, then a draft.
 
-    `row` is the first row of the logits that is its own; None where none is wanted yet.
+    The rows of the draft's branches come last, each branch in pages of a fork. `row` is the first
+    row of the logits that is its own; None where none is wanted yet.
     """
 
     generation: Generation
@@ -67,6 +70,26 @@ class Work(NamedTuple):
     """Whether this continues a text rather than reads a prompt."""
     start: int = 0
     """The first row of the step that is its own."""
+    branches: tuple[Branch, ...] = ()
+    forks: tuple[Fork, ...] = ()
+    """The pages of each branch."""
+
+    @property
+    def drafted(self) -> int:
+        """How many rows are of drafted tokens."""
+        return len(self.draft) + sum(len(branch.tokens) for branch in self.branches)
+
+    def path(self, branch: int | None) -> list[int]:
+        """Return the rows of the step on the way to the end of the draft, or of a branch."""
+        if branch is None:
+            return list(range(self.start, self.start + self.taken + len(self.draft)))
+        depth, tokens = self.branches[branch]
+        first = self.start + self.taken + len(self.draft)
+        first += sum(len(other.tokens) for other in self.branches[:branch])
+        return [
+            *range(self.start, self.start + self.taken + depth),
+            *range(first, first + len(tokens)),
+        ]
 
 
 class Plan(NamedTuple):
@@ -75,6 +98,18 @@ class Plan(NamedTuple):
     input: StepInput | None
     """None where nothing can run."""
     work: tuple[Work, ...]
+
+
+class _Rows(NamedTuple):
+    """What a generation runs in a step."""
+
+    taken: int
+    draft: tuple[int, ...] = ()
+    branches: tuple[Branch, ...] = ()
+    forks: tuple[Fork, ...] = ()
+
+
+_NO_DRAFT = Proposal(())
 
 
 class Scheduler:
@@ -131,35 +166,38 @@ class Scheduler:
         rows = sum(g.pending for g in self._running if not g.decoding)
         return min(rows, self.limits.rows - len(self._running), rows if most is None else most)
 
-    def plan(self, drafts: Mapping[int, tuple[int, ...]], prompt_rows: int | None = None) -> Plan:
-        """Return the next step.
+    def plan(self, drafts: Mapping[int, Proposal], prompt_rows: int | None = None) -> Plan:
+        """Return the next step; whoever runs it gives its forks back.
 
         Args:
-            drafts: by generation number; cut to the rows and pages that are there. They are never
-                left out for being too long: how long a draft became may depend on what it drew, and
-                what is left out for that biases the text.
+            drafts: by generation number; cut to the rows and pages that are there, the branches
+                first. They are never left out for being too long: how long a draft became may
+                depend on what it drew, and what is left out for that biases the text.
             prompt_rows: the most rows of prompts while anything decodes; None for no such bound.
         """
         prompts = self._prompts()
-        chosen: dict[Generation, tuple[int, tuple[int, ...]]] = {}
+        chosen: dict[Generation, _Rows] = {}
         decoding = self.decoding()
         rows = self.limits.rows - len(decoding)
         draft_rows = rows // 2  # the rest is for prompts, which drafts must not starve
         for generation in decoding:
-            draft = drafts.get(generation.number, ())[:draft_rows]
+            asked = drafts.get(generation.number, _NO_DRAFT)
+            draft = asked.tokens[:draft_rows]
             if self._make_room(generation, 1, draft, chosen):
                 draft = draft[: _room(generation) - 1]
-                chosen[generation] = (1, draft)
-                draft_rows -= len(draft)
-                rows -= len(draft)
+                branches = _fitting(asked.branches, len(draft), draft_rows - len(draft))
+                chosen[generation] = _Rows(1, draft, branches)
+                drafted = len(draft) + sum(len(branch.tokens) for branch in branches)
+                draft_rows -= drafted
+                rows -= drafted
         if decoding and prompt_rows is not None:
             rows = min(rows, prompt_rows)
         for generation, count in zip(
             prompts, shares([g.pending for g in prompts], rows), strict=True
         ):
             if count and self._make_room(generation, count, (), chosen):
-                chosen[generation] = (count, ())
-        return _plan(chosen)
+                chosen[generation] = _Rows(count)
+        return _plan({g: _forked(g, own) if own.branches else own for g, own in chosen.items()})
 
     def _prompts(self) -> list[Generation]:
         """Return the generations with more to read than one token, in order of arrival.
@@ -189,7 +227,7 @@ class Scheduler:
         generation: Generation,
         count: int,
         draft: tuple[int, ...],
-        chosen: dict[Generation, tuple[int, tuple[int, ...]]],
+        chosen: dict[Generation, _Rows],
     ) -> bool:
         """Hold the pages for a generation's rows, and for as much of its draft as then fits.
 
@@ -231,12 +269,38 @@ def _claimed(generation: Generation) -> int:
     return min(len(generation.tokens) + PAGE, generation.most)
 
 
-def _plan(chosen: Mapping[Generation, tuple[int, tuple[int, ...]]]) -> Plan:
+def _fitting(branches: Sequence[Branch], length: int, rows: int) -> tuple[Branch, ...]:
+    """Return the first branches that leave a draft of this length and fit these rows.
+
+    The first ones, because of a position's candidates none may be judged before those drawn before.
+    """
+    found: list[Branch] = []
+    for branch in branches:
+        rows -= len(branch.tokens)
+        if rows < 0 or branch.depth >= length:
+            break
+        found.append(branch)
+    return tuple(found)
+
+
+def _forked(generation: Generation, rows: _Rows) -> _Rows:
+    """Return the rows with pages for their branches, as many as there are pages for."""
+    table, begin = generation.table, generation.computed
+    forks: list[Fork] = []
+    for branch in rows.branches:
+        end = begin + rows.taken + branch.depth + len(branch.tokens)
+        if not table.can_fork(begin, end):
+            break
+        forks.append(table.fork(begin, end))
+    return rows._replace(branches=rows.branches[: len(forks)], forks=tuple(forks))
+
+
+def _plan(chosen: Mapping[Generation, _Rows]) -> Plan:
     tokens: list[int] = []
     wanted: list[int] = []
     spans: list[Span] = []
     work: list[Work] = []
-    for generation, (count, draft) in chosen.items():
+    for generation, (count, draft, branches, forks) in chosen.items():
         start, begin = len(tokens), generation.computed
         complete = count == generation.pending
         work.append(
@@ -247,11 +311,18 @@ def _plan(chosen: Mapping[Generation, tuple[int, tuple[int, ...]]]) -> Plan:
                 len(wanted) if complete else None,
                 generation.decoding and generation.generated > 0,
                 start,
+                branches,
+                forks,
             )
         )
         tokens += generation.tokens[begin : begin + count]
         tokens += draft
+        trunk = len(spans)
         spans.append(Span(start, len(tokens) - start, begin, generation.table.array))
+        for (depth, drafted), fork in zip(branches, forks, strict=True):
+            position = begin + count + depth
+            spans.append(Span(len(tokens), len(drafted), position, fork.array, trunk))
+            tokens += drafted
         if complete:
             wanted += range(start + count - 1, len(tokens))
     if not spans:

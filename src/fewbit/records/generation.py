@@ -36,6 +36,25 @@ class PositionCount(Record, frozen=True, kw_only=True):
     """Those where the target's own token was this one."""
 
 
+class BranchCount(Record, frozen=True, kw_only=True):
+    """How the branches of one depth and rank fared, over a whole generation."""
+
+    depth: int
+    """Tokens of the chain before they leave it."""
+    rank: int
+    """In the order in which candidates for the position are judged: 1 is the first after the
+    chain's own."""
+    proposed: int
+    """Blocks that had such a branch."""
+    tested: int
+    """Those where the target judged its first token: the chain stood up to there, and all
+    candidates before this one were rejected."""
+    accepted: int
+    """Those where that token was accepted."""
+    tokens: int
+    """Of such branches, accepted in all."""
+
+
 def accepted_histogram(blocks: int, positions: Sequence[PositionCount]) -> tuple[int, ...]:
     """Return blocks by how many of their tokens were accepted: none, one, two, and so on."""
     reached = [blocks, *(position.accepted for position in positions), 0]
@@ -68,6 +87,7 @@ class DraftRecord(Record, frozen=True, kw_only=True):
     """Of the blocks, those that were not expected to pay: the workload might have changed."""
     forecast: Forecast
     changes: tuple[DraftChange, ...]
+    branches: tuple[BranchCount, ...] = ()
 
     @property
     def histogram(self) -> tuple[int, ...]:
@@ -173,6 +193,7 @@ class SpeculationRecord(Record, frozen=True, kw_only=True):
     """What the lengths were chosen by, before the run's own steps corrected it."""
     parts: tuple[DraftPartRecord, ...] = ()
     """Of a combined draft, what each did that it asks."""
+    branches: tuple[BranchCount, ...] = ()
 
 
 class EngineRecord(Record, frozen=True, kw_only=True):

@@ -60,6 +60,7 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("accepted of judged tokens", _share(run.acceptance)),
         ("  by position, %", _by_position(records)),
         *_part_rows(records),
+        ("  of branches, by rank, %", _by_rank(records)),
         ("tokens a verified block", f"{emitted / blocks:.2f}" if blocks else "-"),
         ("  blocks, of them trials", f"{blocks}, {sum(record.trials for record in records)}"),
         ("tokens run for nothing", str(sum(record.wasted for record in records))),
@@ -108,6 +109,18 @@ def _cost(records: Sequence[SpeculationRecord]) -> str:
 def _by_position(records: Sequence[SpeculationRecord]) -> str:
     """Return the percentage accepted at each position of a block."""
     shares = (_share(_accepted(counts)).rstrip("%") for counts in _positions(records))
+    return " ".join(shares) or "-"
+
+
+def _by_rank(records: Sequence[SpeculationRecord]) -> str:
+    """Return the percentage of judged branches that were accepted, by their rank."""
+    branches = [branch for record in records for branch in record.branches]
+    shares = []
+    for rank in sorted({branch.rank for branch in branches}):
+        own = [branch for branch in branches if branch.rank == rank]
+        judged = sum(branch.tested for branch in own)
+        accepted = sum(branch.accepted for branch in own)
+        shares.append(_share(accepted / judged if judged else None).rstrip("%"))
     return " ".join(shares) or "-"
 
 
