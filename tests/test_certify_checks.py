@@ -66,7 +66,7 @@ def test_what_is_exact_is_certified(checks):
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.bug)
 def test_every_planted_bug_fails_the_certificate(checks, control):
     length = 4 if "two blocks" in control.bug else 3
-    case = drawing(params=control.params, length=length)
+    case = drawing(params=control.params, length=length, branches=control.branches)
     planted = replace(checks, enumerations=(enumerate_case(case, control.planted),))
     standing, reasons = standing_of(planted)
     assert standing is Standing.NOT_CERTIFIED

@@ -79,6 +79,31 @@ def test_a_head_that_continues_from_hidden_states_is_exact(params):
     assert found.rejecting > 0.05
 
 
+TREES = {
+    "a model": lambda: drawing(params=PENALIZED, branches=2),
+    "n-grams": lambda: matching(params=PENALIZED, length=4, branches=2),
+    "the target's first layer": lambda: beside("exit:1", branches=1),
+    "a head": lambda: heading(branches=1, length=4),
+}
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_trees_are_exact(kind):
+    """Siblings drawn without replacement, or other continuations; each in pages of its own."""
+    found = enumerate_case(TREES[kind]())
+    assert found.equal, found
+    assert found.rule == ("match" if kind == "n-grams" else "token")
+    assert found.distance < 1e-12
+    assert found.rejecting > 0.05
+
+
+def test_siblings_judged_with_replacement_are_noticed():
+    (control,) = [control for control in CONTROLS if control.branches]
+    case = drawing(branches=1)
+    assert enumerate_case(case).equal
+    assert enumerate_case(case, control.planted).distance > 0.01
+
+
 MODELS = {
     "a cut head": {"support": np.array([0, 2], np.int32), "columns": np.array([0, 2], np.int32)},
     "an end of its own": {"ends": frozenset([1])},
@@ -102,7 +127,7 @@ def test_the_rules_in_float64_are_exact_too(judge):
 
 def test_every_planted_bug_is_caught_and_none_without_it():
     found = run_controls(drawing(length=4), lambda *_: None)
-    assert len(found) == len(CONTROLS) == 6
+    assert len(found) == len(CONTROLS) == 7
     for case in found:
         assert case.caught, case
         assert case.distance > 1e6 * TOLERANCE, "it is not rounding that was noticed"

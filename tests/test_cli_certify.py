@@ -30,7 +30,7 @@ def test_a_draft_is_certified_and_both_files_are_written(model, tmp_path, capsys
     found = from_json(Certificate, json.read_bytes(), name="c.json")
     assert found.standing is Standing.CERTIFIED
     assert found.draft == "suffix"
-    assert len(found.controls) == 6
+    assert len(found.controls) == 7
     assert all(case.caught for case in found.controls)
     page = html.read_text()
     assert "CERTIFIED" in page
@@ -44,7 +44,7 @@ def test_a_model_is_certified_as_a_draft(model, tmp_path, monkeypatch):
     assert run(["certify", model, "--draft", model, *SMALL, "--json", str(json)]) == 0
     found = from_json(Certificate, json.read_bytes(), name="c.json")
     assert found.draft_model is not None
-    assert {case.rule for case in found.enumerations} == {"block"}
+    assert {case.rule for case in found.enumerations} == {"block", "token"}
     assert found.equality.acceptance.accepted > 0
 
 

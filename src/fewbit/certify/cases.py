@@ -45,6 +45,7 @@ class CertifySettings:
     tokens: int = 24
     lengths: tuple[int, ...] = (1, 4, 8)
     together: tuple[int, ...] = (1, 4, 16)
+    branches: int = 3
     long: bool = False
 
     def __post_init__(self) -> None:
@@ -55,3 +56,5 @@ class CertifySettings:
                     f"{name} is {', '.join(map(str, values)) or 'empty'}; give numbers of at "
                     "least 1."
                 )
+        if self.branches < 0:
+            raise UsageError(f"branches is {self.branches}; give 0, for chains alone, or more.")

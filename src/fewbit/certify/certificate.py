@@ -34,8 +34,8 @@ from fewbit.records.generation import DraftModelRecord
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import Draft, kernels_of
 
-TINY = RunSettings(threads=1, context=64)
-"""How tiny models run, where nothing else is asked for."""
+TINY = RunSettings(threads=1, context=64, sequences=4)
+"""How tiny models run, where nothing else is asked for: with pages for branches too."""
 
 TINY_DRAFT, TINY_HEAD = "tiny-draft", "tiny-head"
 """Folders of what stands in for a model and for a head."""
@@ -126,19 +126,20 @@ def _checked(
     """Make every check, those on tiny models first."""
     draft, longest = drafting.draft, max(settings.lengths)
     with TemporaryDirectory(prefix="fewbit-certify-") as folder:
-        enumerations, controls = check_tiny(Path(folder), drafting, watch, parts)
+        tiny = check_tiny(Path(folder), drafting, settings.branches, watch, parts)
     equality = check_equality(target, draft, settings, watch, parts)
     watch("caches", 0, 1)
-    caches = check_caches(target, draft, longest, parts)
+    caches = check_caches(target, draft, longest, settings.branches, parts)
     own = check_draft_caches(target, draft, longest, parts)
     sampling = None
     if settings.long:
         sampling = check_sampling(target, draft, longest, watch, parts=parts)
+    enumerations, controls = tiny
     return Checks(equality, enumerations, controls, caches, sampling, own)
 
 
 def check_tiny(
-    folder: Path, drafting: OpenDraft, watch: Progress, parts: Parts
+    folder: Path, drafting: OpenDraft, branches: int, watch: Progress, parts: Parts
 ) -> tuple[tuple[EnumerationCase, ...], tuple[ControlCase, ...]]:
     """Enumerate the draft's kind and a draft model beside a tiny target, and plant the bugs."""
     target = load_model(write_target(folder / "tiny-target"), drafting.tiny)
@@ -147,6 +148,7 @@ def check_tiny(
     drawing = Enumerated("", target, load_draft(model, target, drafting.tiny).draft, PLAIN, "")
     drawing = replace(drawing, name=drawing.draft.name)
     cases = list(_enumerated(target, drafting.beside_tiny(target, folder), drawing))
+    cases += list(_enumerated_trees(cases[0], drawing)) if branches else []
     enumerations = []
     for i, case in enumerate(cases):
         watch("enumeration", i, len(cases))
@@ -187,6 +189,13 @@ def _enumerated(target: LoadedModel, draft: Draft, drawing: Enumerated) -> Itera
     if draft.name != drawing.name:
         described = "frequency and presence penalty"
         yield replace(drawing, params=PENALIZED, described=described)
+
+
+def _enumerated_trees(own: Enumerated, drawing: Enumerated) -> Iterator[Enumerated]:
+    """Yield what is enumerated with branches: the draft, and a model that draws them."""
+    described = "a branch, frequency and presence penalty"
+    for case in (own, drawing) if own.name != drawing.name else (own,):
+        yield replace(case, params=PENALIZED, described=described, length=3, branches=1)
 
 
 def _faults(checks: Checks) -> Iterator[str]:

@@ -18,14 +18,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.certify.judges import Judge, draft_rows, honest, target_rows
+from fewbit.certify.judges import Judge, branch_of, draft_rows, honest, target_rows, without
 from fewbit.certify.parts import Parts
 from fewbit.certify.paths import DisagreementError, NumberPath, all_paths, unused
 from fewbit.engine.engine import Drawing, Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
-from fewbit.keyed_random import Purpose
+from fewbit.keyed_random import Purpose, block_key
 from fewbit.records.certificate import EnumerationCase
 from fewbit.records.kept import fingerprint
 from fewbit.runtime.executor import Executor
@@ -65,11 +65,12 @@ class Enumerated:
     length: int = 4
     longest: int = 2
     end: int | None = None
+    branches: int = 0
 
     @property
     def key(self) -> str:
         """What it is kept by: the draft's name and all that is asked."""
-        asked = (self.params, self.prompt, self.length, self.longest, self.end)
+        asked = (self.params, self.prompt, self.length, self.longest, self.end, self.branches)
         return f"{self.name} {fingerprint(*asked)[:16]}"
 
     @property
@@ -120,6 +121,7 @@ def enumerate_case(case: Enumerated, planted: Planted = NOTHING) -> EnumerationC
         params=case.described,
         length=case.length,
         longest=case.longest,
+        branches=case.branches,
         outputs=len(outputs),
         paths=found.paths,
         rejecting=found.rejecting,
@@ -194,7 +196,12 @@ class _Run:
         numbers = ScriptedNumbers(path.numbers())
         engine = Engine(
             replace(served, executor=self._planted.executor(served.executor)),
-            Speculation(_followed(self._case, path), self._case.longest, control=FixedLengths),
+            Speculation(
+                _followed(self._case, path),
+                self._case.longest,
+                branches=self._case.branches,
+                control=FixedLengths,
+            ),
             drawing=Drawing(partial(TokenSampler, numbers=numbers), self._draw),
         )
         tokens: list[int] = []
@@ -223,12 +230,12 @@ class _Run:
         drafted = draft_rows(block.probabilities, block.support, len(block.draft), vocabulary)
         planted = self._planted.judge if block.draft else None
         tokens = (planted or honest)(self._path, block, target, drafted)
-        self.rejected |= len(tokens) <= len(block.draft)
+        self.rejected |= tokens[:-1] != list(block.draft)
         if block.draft:
             self.rules.add(block.verifier.value)
         if planted is not None:
             block.sampler.remember(tokens)
-            return [Drawn(tokens, [])]
+            return [Drawn(tokens, [], branch=branch_of(block, tokens))]
         drawn = sample_blocks(logits, blocks, vocabulary=vocabulary, threads=threads)
         if drawn[0].tokens != tokens:
             raise DisagreementError(
@@ -274,7 +281,20 @@ class _Followed:
         for j, (token, row) in enumerate(zip(proposal.tokens, rows, strict=True)):
             drawn = self._path.pick((start + j, Purpose.DRAFT, start), row)
             if drawn != token:
-                raise DisagreementError(
-                    f"at position {start + j} the draft drew token {token}, where what it says it "
-                    f"drew from gives {drawn}."
-                )
+                raise _otherwise(start + j, token, drawn)
+            left, rank = without(row, token), 0
+            for branch in proposal.branches:
+                if branch.depth != j:
+                    continue
+                (sibling,), rank = branch.tokens, rank + 1
+                drawn = self._path.pick((start + j, Purpose.DRAFT, block_key(start, rank)), left)
+                if drawn != sibling:
+                    raise _otherwise(start + j, sibling, drawn)
+                left = without(left, sibling)
+
+
+def _otherwise(position: int, token: int, drawn: int) -> DisagreementError:
+    return DisagreementError(
+        f"at position {position} the draft drew token {token}, where what it says it drew from "
+        f"gives {drawn}."
+    )

@@ -18,7 +18,7 @@ from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
 from fewbit.progress import Progress
 from fewbit.records.certificate import EqualityCase, EqualityCheck, PlainRun
-from fewbit.speculate.drafts import Draft
+from fewbit.speculate.drafts import Draft, reach_of
 
 
 def check_equality(
@@ -62,11 +62,12 @@ def _compared(
     drafts = case.opened(target.vocabulary)
     for at in range(0, len(requests), case.together):
         batch = requests[at : at + case.together]
-        found += said(target.served, batch, forced(drafts, case.longest), tally)
+        found += said(target.served, batch, forced(drafts, case.longest, case.branches), tally)
     return EqualityCase(
         draft=drafts.name,
         disturbed=case.disturbed,
         longest=case.longest,
+        branches=case.branches,
         together=case.together,
         requests=len(requests),
         tokens=sum(len(run.tokens) for run in plain),
@@ -87,18 +88,23 @@ def _requests(target: LoadedModel, settings: CertifySettings) -> dict[str, Reque
 
 @dataclass(frozen=True)
 class _Case:
-    """All requests along a draft: how many tokens at once, how many requests in a batch."""
+    """All requests along a draft: how many tokens at once, how many requests in a batch.
+
+    And how many branches beside the chain.
+    """
 
     draft: Draft
     longest: int
     together: int
     disturbed: bool = False
+    branches: int = 0
 
     @property
     def name(self) -> str:
         """What it is kept by."""
         kind = "disturbed" if self.disturbed else "draft"
-        return f"{kind}, {self.longest} at once, {self.together} together"
+        tree = f" and {self.branches} branches" if self.branches else ""
+        return f"{kind}, {self.longest} at once{tree}, {self.together} together"
 
     def opened(self, vocabulary: int) -> Draft:
         """Return the draft, knowing no sequence."""
@@ -107,7 +113,7 @@ class _Case:
 
 
 def _planned(draft: Draft, settings: CertifySettings, requests: int) -> Iterator[_Case]:
-    """Yield the cases; the disturbed draft once for each length.
+    """Yield the cases; the disturbed draft once for each length, both once more as trees.
 
     Batches that all requests fit in are one.
     """
@@ -116,6 +122,10 @@ def _planned(draft: Draft, settings: CertifySettings, requests: int) -> Iterator
         yield _Case(draft, longest, together)
     for longest in dict.fromkeys(settings.lengths):
         yield _Case(draft, longest, max(sizes), disturbed=True)
+    if settings.branches and reach_of(draft):
+        for disturbed in (False, True):
+            longest = max(settings.lengths)
+            yield _Case(draft, longest, max(sizes), disturbed, settings.branches)
 
 
 def _difference(names: Sequence[str], plain: Sequence[PlainRun], drafted: Sequence[Said]) -> str:

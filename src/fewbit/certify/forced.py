@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fewbit.engine.engine import Drawing, Engine, Served
@@ -10,7 +10,7 @@ from fewbit.engine.request import Request, Speculation
 from fewbit.errors import FewbitError
 from fewbit.keyed_random import Purpose, uniform
 from fewbit.records.certificate import Acceptance
-from fewbit.sampling import Drawn, TokenLogprob, sample_blocks
+from fewbit.sampling import Branch, Drawn, TokenLogprob, sample_blocks
 from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
@@ -35,7 +35,7 @@ class Tally:
         found = sample_blocks(logits, blocks, **options)
         for block, drawn in zip(blocks, found, strict=True):
             accepted = len(drawn.tokens) - (drawn.fault is None)
-            self._proposed += len(block.draft)
+            self._proposed += len(block.draft) + sum(len(b.tokens) for b in block.branches)
             self._tested += min(accepted + 1, len(block.draft))
             self._accepted += accepted
         return found
@@ -66,12 +66,28 @@ class Disturbed:
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return disturbed proposals, always of the length asked for."""
         proposals = self._draft.propose(queries)
-        return [
-            Proposal(
-                tuple(self._token(query, proposal.tokens, j) for j in range(query.length)),
-            )
-            for query, proposal in zip(queries, proposals, strict=True)
-        ]
+        found = []
+        for query, proposal in zip(queries, proposals, strict=True):
+            chain = tuple(self._token(query, proposal.tokens, j) for j in range(query.length))
+            branches = tuple(self._branches(query, chain, proposal.tokens))
+            found.append(Proposal(chain, branches=branches))
+        return found
+
+    def _branches(
+        self, query: DraftQuery, chain: Sequence[int], proposed: Sequence[int]
+    ) -> Iterator[Branch]:
+        """Yield branches as asked for, of which the first says what the draft said."""
+        for depth, count in enumerate(query.siblings[: len(chain)]):
+            honest = proposed[depth : depth + query.reach]
+            used = {chain[depth]}
+            for rank in range(count):
+                tokens = honest if honest and honest[0] not in used else ()
+                first = (chain[depth] + 1 + rank) % self._vocabulary
+                if not tokens and first not in used:
+                    tokens = (first, *proposed[depth + 1 : depth + query.reach])
+                if tokens:
+                    used.add(tokens[0])
+                    yield Branch(depth, tuple(tokens))
 
     def _token(self, query: DraftQuery, proposed: Sequence[int], j: int) -> int:
         position = len(query.tokens) + j
@@ -114,9 +130,9 @@ def fresh(draft: Draft) -> Draft:
     return draft.anew() if isinstance(draft, ModelDraft | HeadDraft) else draft
 
 
-def forced(draft: Draft, longest: int) -> Speculation:
+def forced(draft: Draft, longest: int, branches: int = 0) -> Speculation:
     """Return the draft as the engine takes it, asked at every step, whatever it costs."""
-    return Speculation(draft, longest, control=FixedLengths)
+    return Speculation(draft, longest, branches=branches, control=FixedLengths)
 
 
 def _raise(fault: FewbitError | None) -> None:

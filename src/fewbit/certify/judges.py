@@ -6,14 +6,14 @@ the intervals' lengths, and so the probabilities of all outputs, beyond doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.paths import NumberPath
-from fewbit.keyed_random import Purpose
+from fewbit.keyed_random import Purpose, block_key
 from fewbit.sampling import Block, Verifier
 from fewbit.speculate.block import block_odds
 from fewbit.speculate.rows import remainder
@@ -21,7 +21,7 @@ from fewbit.speculate.rows import remainder
 Rows: TypeAlias = NDArray[np.float64]
 
 Judge: TypeAlias = Callable[[NumberPath, Block, Rows, Rows | None], list[int]]
-"""(path, block, target [K + 1, V], draft [K, V] or None) -> accepted tokens and one more."""
+"""(path, block, target [rows, V], draft [K, V] or None) -> accepted tokens and one more."""
 
 
 def honest(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
@@ -32,24 +32,89 @@ def honest(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> 
 
 
 def match(path: NumberPath, block: Block, target: Rows, _: Rows | None) -> list[int]:
-    """Draw from each row as without a draft, as long as the draft said so (`speculate.match`)."""
+    """Draw from each row as without a draft, as long as the draft said so (`speculate.tree`)."""
     tokens: list[int] = []
-    for j, row in enumerate(target):
-        tokens.append(path.pick((block.position + j, Purpose.TOKEN, 0), row))
-        if tokens[j : j + 1] != list(block.draft[j : j + 1]):
-            break
-    return tokens
+    row = 0
+    while True:
+        key = (block.position + len(tokens), Purpose.TOKEN, 0)
+        tokens.append(path.pick(key, target[row]))
+        found = row_behind(block, tokens)
+        if found is None:
+            return tokens
+        row = found
+
+
+def row_behind(block: Block, tokens: Sequence[int]) -> int | None:
+    """Return the row of a block that follows these drafted tokens; None where it has no such."""
+    if list(tokens) == list(block.draft[: len(tokens)]):
+        return len(tokens)
+    first = len(block.draft) + 1
+    for depth, own in block.branches:
+        along = [*block.draft[:depth], *own]
+        if len(tokens) > depth and list(tokens) == along[: len(tokens)]:
+            return first + len(tokens) - depth - 1
+        first += len(own)
+    return None
+
+
+def branch_of(block: Block, tokens: Sequence[int]) -> int | None:
+    """Return the branch on which drawn tokens end but for their last, their own; None for none."""
+    accepted = list(tokens[:-1])
+    if accepted == list(block.draft[: len(accepted)]):
+        return None
+    for i, (depth, own) in enumerate(block.branches):
+        if len(accepted) > depth and accepted == [*block.draft[:depth], *own][: len(accepted)]:
+            return i
+    raise AssertionError("drawn tokens follow no branch")
 
 
 def by_token(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
-    """Reject token by token (`speculate.exact`)."""
+    """Reject token by token, of several candidates one after another (`speculate.tree`)."""
     start = block.position
     for j, token in enumerate(block.draft):
         chance = target[j, token] / (1.0 if draft is None else draft[j, token])
-        if not path.passes((start + j, Purpose.ACCEPT, start), chance):
-            left = remainder(target[j], None if draft is None else draft[j], token)
-            return [*block.draft[:j], path.pick((start + j, Purpose.CORRECT, start), left)]
+        if path.passes((start + j, Purpose.ACCEPT, start), chance):
+            continue
+        left = remainder(target[j], None if draft is None else draft[j], token)
+        if draft is not None and any(branch.depth == j for branch in block.branches):
+            return _siblings(path, block, target, left, without(draft[j], token), j)
+        return [*block.draft[:j], path.pick((start + j, Purpose.CORRECT, start), left)]
     return _bonus(path, block, target)
+
+
+def _siblings(  # noqa: PLR0913, PLR0917
+    path: NumberPath, block: Block, target: Rows, left: Rows, drawn: Rows, depth: int
+) -> list[int]:
+    """Judge the branches at a depth, whose token of the chain was rejected.
+
+    Args:
+        path: what decides.
+        block: whose branches.
+        target: its rows.
+        left: what is left of the target's distribution there, of any sum.
+        drawn: what the first branch was drawn from.
+        depth: where they leave the chain.
+    """
+    start, rank = block.position, 0
+    for branch in block.branches:
+        if branch.depth != depth:
+            continue
+        (token,), rank = branch.tokens, rank + 1
+        left /= left.sum()
+        key = (start + depth, Purpose.ACCEPT, block_key(start, rank))
+        if path.passes(key, left[token] / drawn[token]):
+            row = row_behind(block, [*block.draft[:depth], token])
+            key = (start + depth + 1, Purpose.CORRECT, start)
+            return [*block.draft[:depth], token, path.pick(key, target[row])]
+        left, drawn = remainder(left, drawn, token), without(drawn, token)
+    return [*block.draft[:depth], path.pick((start + depth, Purpose.CORRECT, start), left)]
+
+
+def without(row: Rows, token: int) -> Rows:
+    """Return what is drawn from next when this token is not to come again; zeros if nothing is."""
+    left = row.copy()
+    left[token] = 0.0
+    return left / (left.sum() or 1.0)
 
 
 def by_block(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
@@ -74,13 +139,17 @@ def _bonus(path: NumberPath, block: Block, target: Rows) -> list[int]:
 def target_rows(logits: NDArray[np.float32], block: Block, vocabulary: int) -> Rows:
     """Return what follows each of a block's prefixes, the whole block included, [K + 1, V].
 
-    Each row goes through the whole pipeline after the drafted tokens before it.
+    Each row goes through the whole pipeline after the drafted tokens before it. Behind those of the
+    chain come the rows after each token of the branches.
     """
-    sampler = block.sampler.fork()
+    before = [list(block.draft[:j]) for j in range(len(block.draft) + 1)]
+    for depth, tokens in block.branches:
+        before += [[*block.draft[:depth], *tokens[: i + 1]] for i in range(len(tokens))]
     rows = []
-    for j in range(len(block.draft) + 1):
+    for j, drafted in enumerate(before):
+        sampler = block.sampler.fork()
+        sampler.remember(drafted)
         rows.append(sampler.probabilities(logits[block.row + j], vocabulary=vocabulary))
-        sampler.remember(block.draft[j : j + 1])
     return np.stack(rows)[:, :vocabulary]
 
 

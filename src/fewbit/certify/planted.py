@@ -19,16 +19,17 @@ from fewbit.certify.enumeration import (
     enumerate_case,
     enumerated_once,
 )
-from fewbit.certify.judges import Rows, by_block
+from fewbit.certify.judges import Rows, by_block, row_behind
 from fewbit.certify.parts import Parts
 from fewbit.certify.paths import Key, NumberPath
-from fewbit.keyed_random import Purpose
+from fewbit.keyed_random import Purpose, block_key
 from fewbit.progress import Progress
 from fewbit.records.certificate import ControlCase
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.step import StepInput
 from fewbit.sampling import Block, SamplingParams
 from fewbit.speculate.block import block_odds
+from fewbit.speculate.rows import remainder
 
 PENALIZED = SamplingParams(frequency_penalty=1.2, presence_penalty=0.4)
 """Every token that was drawn counts for the next one."""
@@ -46,6 +47,7 @@ class Control(NamedTuple):
     described: str
     planted: Planted
     params: SamplingParams = PLAIN
+    branches: int = 0
 
 
 def wrong_residual(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
@@ -76,6 +78,29 @@ def keeps_likely(path: NumberPath, block: Block, target: Rows, _: Rows | None) -
         kept += 1
     key = (block.position + kept, Purpose.CORRECT, block.position)
     return [*block.draft[:kept], path.pick(key, target[kept])]
+
+
+def with_replacement(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
+    """Judge every candidate for a position as if all were drawn from the same distribution."""
+    assert draft is not None
+    start = block.position
+    for j, first in enumerate(block.draft):
+        own = [branch.tokens[0] for branch in block.branches if branch.depth == j]
+        left = target[j]
+        for rank, token in enumerate((first, *own)):
+            key = (start + j, Purpose.ACCEPT, block_key(start, rank))
+            if path.passes(key, left[token] / draft[j, token]):
+                break
+            left = remainder(left, draft[j], token)
+            left /= left.sum()
+        else:
+            return [*block.draft[:j], path.pick((start + j, Purpose.CORRECT, start), left)]
+        if rank:
+            row = row_behind(block, [*block.draft[:j], token])
+            key = (start + j + 1, Purpose.CORRECT, start)
+            return [*block.draft[:j], token, path.pick(key, target[row])]
+    key = (start + len(block.draft), Purpose.CORRECT, start)
+    return [*block.draft, path.pick(key, target[len(block.draft)])]
 
 
 def numbers_again(path: NumberPath, block: Block, target: Rows, draft: Rows | None) -> list[int]:
@@ -167,6 +192,13 @@ CONTROLS = (
         "a position that is drafted again is judged by the number that judged it before",
         Planted(judge=numbers_again),
     ),
+    Control(
+        "siblings judged with replacement",
+        "candidates for one position, drawn without replacement, are judged as if each had been "
+        "drawn from the whole distribution",
+        Planted(judge=with_replacement),
+        branches=1,
+    ),
 )
 
 
@@ -182,6 +214,8 @@ def run_controls(
     for i, control in enumerate(CONTROLS):
         watch("controls", i, len(CONTROLS))
         asked = replace(case, params=control.params)
+        if control.branches:  # one token less: with several candidates there are more paths
+            asked = replace(asked, length=case.length - 1, branches=control.branches)
         right = enumerated_once(asked, parts)
         planted = partial(_planted, control, asked, right.distance)
         found.append(parts.once("controls", control.bug, ControlCase, planted))

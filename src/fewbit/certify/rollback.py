@@ -25,7 +25,7 @@ from fewbit.runtime.executor import Executor
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE, StepInput
-from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, parts_of
+from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, parts_of, reach_of
 from fewbit.speculate.head_draft import HeadDraft
 from fewbit.speculate.model_draft import ModelDraft
 
@@ -39,12 +39,17 @@ _FEW = 16
 
 
 class WrittenStore:
-    """An executor that notes which token's row its one sequence wrote first at each position."""
+    """An executor that notes which token's row its one sequence wrote first at each position.
+
+    Of a tree's rows those of the chain count as written before those of the branches.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self.first: dict[int, int] = {}
         self.table: NDArray[np.int32] = np.empty(0, np.int32)
+        self.branched = 0
+        """Branches that were run."""
 
     @property
     def pages(self) -> int:
@@ -53,31 +58,37 @@ class WrittenStore:
 
     def step(self, step: StepInput) -> NDArray[np.float32]:
         """Run the step."""
-        (span,) = step.spans
-        for i in range(span.count):
-            self.first.setdefault(span.position + i, int(step.tokens[span.start + i]))
-        self.table = span.pages.copy()
+        for span in step.spans:
+            for i in range(span.count):
+                self.first.setdefault(span.position + i, int(step.tokens[span.start + i]))
+        self.branched += len(step.spans) - 1
+        self.table = step.spans[0].pages.copy()
         return self._executor.step(step)
 
 
 def check_caches(
-    target: LoadedModel, draft: Draft, longest: int, parts: Parts | None = None
+    target: LoadedModel, draft: Draft, longest: int, branches: int = 0, parts: Parts | None = None
 ) -> tuple[CacheCase, ...]:
-    """Compare the store after greedy and sampled runs, along the draft and a disturbed one."""
+    """Compare the store after greedy and sampled runs, along the draft and a disturbed one.
+
+    With branches the disturbed one comes once more, as trees.
+    """
     parts, names = parts or Parts(), list(SAMPLED)
 
     def disturbed() -> Draft:
         return Disturbed(fresh(draft), target.vocabulary)
 
-    runs = ((names[0], lambda: fresh(draft)), (names[-1], disturbed))
+    runs = [(names[0], lambda: fresh(draft), 0), (names[-1], disturbed, 0)]
+    if branches and reach_of(draft):
+        runs.append((names[0], disturbed, branches))
     return tuple(
         parts.once(
             "caches",
-            f"{params}, {longest} at once",
+            f"{params}, {longest} at once" + (f" and {own} branches" if own else ""),
             CacheCase,
-            partial(check_cache, target, opened, params, longest),
+            partial(check_cache, target, opened, params, longest, own),
         )
-        for params, opened in runs
+        for params, opened, own in runs
     )
 
 
@@ -173,16 +184,24 @@ class _LeftHead(_Left):
 
 
 def check_cache(
-    target: LoadedModel, opened: Callable[[], Draft], params: str, longest: int
+    target: LoadedModel,
+    opened: Callable[[], Draft],
+    params: str,
+    longest: int,
+    branches: int = 0,
 ) -> CacheCase:
-    """Run one request along a draft and compare the whole pages that it leaves."""
+    """Run one request along a draft and compare the whole pages that it leaves.
+
+    A last step with branches may leave its page to one of them, so that text goes on behind it.
+    """
     draft = opened()
     prompt = target.text_prompt(PROMPTS[_PROMPT])
     count = (len(prompt) // PAGE + PAGES) * PAGE + 1 - len(prompt)
+    count += longest + 1 if branches else 0
     store = WrittenStore(target.runner.executor)
     request = Request(prompt, SAMPLED[params], StopCondition(count))
     served = replace(target.served, executor=store)
-    ((generated, _),) = said(served, [request], forced(draft, longest))
+    ((generated, _),) = said(served, [request], forced(draft, longest, branches))
     tokens = [*prompt, *generated]
     whole = (len(tokens) - 1) // PAGE
     kept = tokens[: whole * PAGE]
@@ -195,6 +214,7 @@ def check_cache(
         params=params,
         draft=draft.name,
         longest=longest,
+        branches=branches,
         pages=whole,
         bytes=sum(len(old) for old, _ in pairs),
         written_over=sum(store.first[i] != token for i, token in enumerate(kept)),

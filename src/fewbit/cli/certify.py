@@ -34,6 +34,7 @@ def certify(  # noqa: PLR0913
     draft: str,
     draft_text: Path | None = None,
     draft_tokens: str = "1,4,8",
+    draft_tree: int = 3,
     concurrency: str = "1,4,16",
     tokens: int = 24,
     long: Annotated[bool, Parameter(negative="")] = False,
@@ -54,6 +55,7 @@ def certify(  # noqa: PLR0913
         draft: What drafts, as `fewbit generate --draft` takes it.
         draft_text: A text file that a suffix draft looks in too.
         draft_tokens: Tokens drafted at once; several numbers, separated by commas.
+        draft_tree: Branches beside the drafted chain in the runs with trees; 0 leaves them out.
         concurrency: How many requests at once; several numbers, separated by commas.
         tokens: Tokens that each compared request generates.
         long: Also sample from the model itself, with 80% power for a bias of 0.01; minutes.
@@ -71,7 +73,9 @@ def certify(  # noqa: PLR0913
 
     lengths = counts("draft-tokens", draft_tokens, "1,4,8")
     together = counts("concurrency", concurrency, "1,4,8")
-    settings = CertifySettings(tokens=tokens, lengths=lengths, together=together, long=long)
+    settings = CertifySettings(
+        tokens=tokens, lengths=lengths, together=together, branches=draft_tree, long=long
+    )
     found = certificate_of(locate(model), draft, draft_text, settings, running, work)
     if html is not None:
         write_bytes(html, certificate_page(found).encode())

@@ -56,6 +56,8 @@ class EqualityCase(Record, frozen=True, kw_only=True):
     """Some drafted tokens were replaced, and any proposed where there were none."""
     longest: int
     """Tokens drafted at once."""
+    branches: int = 0
+    """Beside the chain of a draft, at most."""
     together: int
     """Requests in a batch; the plain ones ran alone."""
     requests: int
@@ -106,6 +108,8 @@ class EnumerationCase(Record, frozen=True, kw_only=True):
     """Tokens of an output, at most."""
     longest: int
     """Tokens drafted at once."""
+    branches: int = 0
+    """Beside the chain of a draft, at most."""
     outputs: int
     """Outputs with any probability."""
     paths: int
@@ -150,6 +154,8 @@ class CacheCase(Record, frozen=True, kw_only=True):
     params: str
     draft: str
     longest: int
+    branches: int = 0
+    """Beside the chain of a draft, at most."""
     pages: int
     """Whole pages of verified tokens, all layers, compared byte by byte."""
     bytes: int

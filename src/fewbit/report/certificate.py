@@ -42,7 +42,7 @@ def _equality(certificate: Certificate) -> Table:
     for case in certificate.equality.cases:
         table.add_row(
             case.draft,
-            str(case.longest),
+            f"{case.longest} + {case.branches}" if case.branches else str(case.longest),
             str(case.together),
             f"{case.tokens:,}",
             accepted_of(case.acceptance),
