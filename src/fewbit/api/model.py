@@ -262,6 +262,7 @@ def load(  # noqa: PLR0913
     *,
     draft: str | Path = NONE,
     draft_tokens: int = _DRAFT_TOKENS,
+    draft_tree: int = 0,
     draft_text: str | Path | None = None,
     draft_costs: str = _LEARNED,
     progress: Fetching = unwatched_bytes,
@@ -278,6 +279,7 @@ def load(  # noqa: PLR0913
             the folder of an EAGLE-3 head with what they would say; `suffix+MODEL` with the one and
             then the other. Greedy and seeded text stays the same, bit for bit.
         draft_tokens: tokens drafted at once, at most.
+        draft_tree: branches beside the drafted chain at most, where they are expected to pay.
         draft_text: a UTF-8 file that a suffix draft looks in too.
         draft_costs: what the lengths of drafts are chosen by: `learned` from each engine's own
             steps, or `measured` now, which takes some seconds.
@@ -294,7 +296,7 @@ def load(  # noqa: PLR0913
         raise UsageError(
             f"settings is of type {type(settings).__name__}; give a fewbit.RunSettings."
         )
-    chosen = _chosen(draft, draft_tokens, draft_text, progress)
+    chosen = _chosen(draft, draft_tokens, draft_tree, draft_text, progress)
     if draft_costs not in (_LEARNED, _MEASURED):
         raise UsageError(f"draft_costs is {draft_costs!r}; choose {_LEARNED} or {_MEASURED}.")
     settings = chosen.target_settings(settings)
@@ -311,18 +313,24 @@ def load(  # noqa: PLR0913
     return Model(loaded, settings, chosen, opened, costs)
 
 
-def _chosen(draft: object, longest: object, text: object, progress: Fetching) -> ChosenDraft:
+def _chosen(
+    draft: object, longest: object, branches: object, text: object, progress: Fetching
+) -> ChosenDraft:
     """Return the draft that is asked for; a path is taken as it is, whatever its name."""
     if not isinstance(draft, str | Path):
         raise UsageError(f"draft is of type {type(draft).__name__}; give a name or a path.")
     if not isinstance(longest, int):
         raise UsageError(f"draft_tokens is {longest!r}; give a whole number.")
+    if not isinstance(branches, int):
+        raise UsageError(f"draft_tree is {branches!r}; give a whole number.")
     if text is not None and not isinstance(text, str | Path):
         raise UsageError(f"draft_text is of type {type(text).__name__}; give the path of a file.")
     if isinstance(draft, Path):
-        return choose_file(draft, longest)
+        return choose_file(draft, longest, branches=branches)
     path = None if text is None else Path(text)
-    return choose_draft(draft, longest, lambda name: located(name, progress), path)
+    return choose_draft(
+        draft, longest, lambda name: located(name, progress), path, branches=branches
+    )
 
 
 def located(model: str | Path, progress: Fetching = unwatched_bytes) -> Path:

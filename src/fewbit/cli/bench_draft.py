@@ -35,6 +35,13 @@ class DraftOptions:
         Path | None, Parameter(help="A text file that a suffix draft looks in too.")
     ] = None
     draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    draft_tree: Annotated[
+        int,
+        Parameter(
+            help="Branches beside the drafted chain at most, where they are expected to pay; 0 "
+            "drafts chains."
+        ),
+    ] = 0
     draft_costs: DraftCostsOption = "kept"
     prompts: Annotated[
         Path | None,
@@ -58,8 +65,9 @@ class DraftOptions:
 
         if self.draft == NONE and self != DRAFT:
             raise UsageError(
-                "--draft-text, --draft-tokens, --draft-costs, --prompts, --turns, --temperature "
-                "and --seed say how a draft is measured; name one by --draft, or leave them out."
+                "--draft-text, --draft-tokens, --draft-tree, --draft-costs, --prompts, --turns, "
+                "--temperature and --seed say how a draft is measured; name one by --draft, or "
+                "leave them out."
             )
         return self.draft != NONE
 
@@ -95,7 +103,9 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     from fewbit.runtime.native import available_cores
 
     settings = draft.settings(speed.tokens, speed.concurrency)
-    chosen = chosen_draft(draft.draft, draft.draft_tokens, draft.draft_text)
+    chosen = chosen_draft(
+        draft.draft, draft.draft_tokens, draft.draft_text, branches=draft.draft_tree
+    )
     run = chosen.target_settings(_run_settings(speed))
     loaded = load_model(path, run)
     ran = conditions(

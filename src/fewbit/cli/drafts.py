@@ -16,7 +16,9 @@ _UNPREPARED = (
 )
 
 
-def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDraft:
+def chosen_draft(
+    name: str, longest: int, text: Path | None = None, *, branches: int = 0
+) -> ChosenDraft:
     """Return the draft of this name, a model's found and perhaps fetched with a bar on stderr.
 
     Arguments and errors are those of `engine.chosen_draft.choose_draft`.
@@ -24,7 +26,7 @@ def chosen_draft(name: str, longest: int, text: Path | None = None) -> ChosenDra
     from fewbit.cli.pull import locate
     from fewbit.engine.chosen_draft import choose_draft
 
-    return choose_draft(name, longest, locate, text)
+    return choose_draft(name, longest, locate, text, branches=branches)
 
 
 def draft_notes(opened: OpenedDraft) -> tuple[str, ...]:

@@ -121,6 +121,13 @@ class RunOptions:
         Path | None, Parameter(help="A text file that a suffix draft looks in too.")
     ] = None
     draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    draft_tree: Annotated[
+        int,
+        Parameter(
+            help="Branches beside the drafted chain at most, where they are expected to pay; 0 "
+            "drafts chains."
+        ),
+    ] = 0
     draft_costs: DraftCostsOption = "kept"
     context: Annotated[int | None, Parameter(help="Positions of the prompt and the output.")] = None
     threads: Annotated[int | None, Parameter(help="Of the native executor; all cores.")] = None
@@ -170,7 +177,9 @@ class RunOptions:
         """Return the draft that is asked for, found but not opened; raises as `chosen_draft`."""
         from fewbit.cli.drafts import chosen_draft
 
-        return chosen_draft(self.draft, self.draft_tokens, self.draft_text)
+        return chosen_draft(
+            self.draft, self.draft_tokens, self.draft_text, branches=self.draft_tree
+        )
 
     def stop_condition(self, ends: frozenset[int]) -> StopCondition:
         """Return when to stop, the model's own ends included; raises RequestError."""
