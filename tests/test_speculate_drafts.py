@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fewbit.errors import UsageError
-from fewbit.sampling import SamplingParams
+from fewbit.sampling import Branch, SamplingParams
 from fewbit.speculate.drafts import NgramDraft
 from fewbit.speculate.verifier import Verifier, verifier_for
 
@@ -99,3 +99,13 @@ def test_a_fork_remembers_apart():
 )
 def test_a_seed_or_a_greedy_request_asks_for_the_plain_output(params, verifier):
     assert verifier_for(params) is verifier
+
+
+def test_other_continuations_are_those_that_begin_otherwise():
+    """The last one first, then the last that went on otherwise, then those of shorter endings."""
+    tokens = [1, 2, 3, 9, 1, 2, 4, 9, 5, 2, 6, 9, 1, 2]
+    draft = NgramDraft(longest=2, shortest=1)
+    (found,) = draft.propose([draft_query(0, tokens, 3, siblings=(3,), reach=2)])
+    assert found.tokens == (4, 9, 5)
+    assert found.branches == (Branch(0, (3, 9)), Branch(0, (6, 9)))
+    assert not NgramDraft(longest=2).propose([draft_query(0, tokens, 3)])[0].branches

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fewbit.errors import UsageError
+from fewbit.sampling import Branch
 from fewbit.speculate import suffix
 from fewbit.speculate.suffix import (
     LARGEST_TEXT,
@@ -160,3 +161,13 @@ def test_a_match_that_cannot_be_is_refused(shortest):
 def test_a_text_that_is_too_long_is_refused():
     with pytest.raises(UsageError, match=f"{LARGEST_TEXT}"):
         SuffixDraft(range(LARGEST_TEXT + 1))
+
+
+def test_other_continuations_are_the_frequent_ones_of_the_longest_endings():
+    tokens = [1, 2, 3, 1, 2, 4, 1, 2, 4, 8, 2, 5, 8, 1, 2, 4, 1, 2]
+    draft = SuffixDraft(shortest=1)
+    (found,) = draft.propose([draft_query(0, tokens, 3, siblings=(3,), reach=2)])
+    assert found.tokens[0] == 4
+    assert [branch.tokens[0] for branch in found.branches] == [3, 5]
+    assert found.branches[0] == Branch(0, (3, 1))
+    assert {branch.depth for branch in found.branches} == {0}

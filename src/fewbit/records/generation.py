@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import pairwise
 
@@ -53,6 +53,15 @@ class BranchCount(Record, frozen=True, kw_only=True):
     """Those where that token was accepted."""
     tokens: int
     """Of such branches, accepted in all."""
+
+
+def judged_by_rank(branches: Iterable[BranchCount]) -> tuple[tuple[int, int], ...]:
+    """Return (accepted, judged) of branches by rank, over all depths, from rank 1 on."""
+    counts: dict[int, tuple[int, int]] = {}
+    for branch in branches:
+        accepted, judged = counts.get(branch.rank, (0, 0))
+        counts[branch.rank] = accepted + branch.accepted, judged + branch.tested
+    return tuple(counts[rank] for rank in sorted(counts))
 
 
 def accepted_histogram(blocks: int, positions: Sequence[PositionCount]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fewbit.records.generation import DraftRecord, GenerationRecord
+from fewbit.records.generation import DraftRecord, GenerationRecord, judged_by_rank
 
 
 def describe_generation(record: GenerationRecord) -> Iterator[str]:
@@ -42,6 +42,9 @@ def _describe_draft(record: GenerationRecord, draft: DraftRecord) -> Iterator[st
             f"accepted by position {_by_position(draft)}"
         )
     yield f"draft {draft.draft}: {length}"
+    if draft.branches:
+        ranks = " ".join(f"{own}/{judged}" for own, judged in judged_by_rank(draft.branches))
+        yield f"branches accepted by rank {ranks}"
     yield (
         f"draft time {times.draft * 1e3:.1f} ms, verify time {times.verify:.2f} s, roll-back time "
         f"{times.rollback * 1e3:.1f} ms, plain steps {record.plain_steps} at"

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fewbit.records.figures import size
-from fewbit.records.generation import PositionCount, SpeculationRecord
+from fewbit.records.generation import PositionCount, SpeculationRecord, judged_by_rank
 from fewbit.records.kernels import kernel_fallbacks
 from fewbit.records.speculation import ServedPrompts, SpeculationReport, SpeculationRun
 from fewbit.report.costs import cost_table
@@ -114,14 +114,9 @@ def _by_position(records: Sequence[SpeculationRecord]) -> str:
 
 def _by_rank(records: Sequence[SpeculationRecord]) -> str:
     """Return the percentage of judged branches that were accepted, by their rank."""
-    branches = [branch for record in records for branch in record.branches]
-    shares = []
-    for rank in sorted({branch.rank for branch in branches}):
-        own = [branch for branch in branches if branch.rank == rank]
-        judged = sum(branch.tested for branch in own)
-        accepted = sum(branch.accepted for branch in own)
-        shares.append(_share(accepted / judged if judged else None).rstrip("%"))
-    return " ".join(shares) or "-"
+    counts = judged_by_rank(branch for record in records for branch in record.branches)
+    shares = (_share(accepted / judged if judged else None) for accepted, judged in counts)
+    return " ".join(share.rstrip("%") for share in shares) or "-"
 
 
 def _positions(records: Sequence[SpeculationRecord]) -> list[list[PositionCount]]:

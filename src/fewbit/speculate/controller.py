@@ -248,7 +248,9 @@ class LengthController:
         (ask,), (curve,) = asks, curves
         rows = len(curve) + ask.branches * ask.reach
         prices = replace(prices, step=self.costs.steps(plain, rows))
-        tree = best_tree(curve, self.siblings(ask.part).rates(ask.branches), prices, ask.branches, ask.reach)
+        tree = best_tree(
+            curve, self.siblings(ask.part).rates(ask.branches), prices, ask.branches, ask.reach
+        )
         gain = tree.tokens / tree.seconds * prices.step[0]
         worst = self._worst((tree.length,), asks, prices)
         worst += prices.step[tree.length + tree.shape.rows] - prices.step[tree.length]
