@@ -1,4 +1,4 @@
-"""Which branches are chosen: the best of all shapes by brute force, and what the controller does."""
+"""Which branches are chosen: the best of all shapes by brute force; and the controller."""
 
 import itertools
 
