@@ -224,20 +224,27 @@ def _part(found: Slice) -> Part:
 
 
 def on_margin(truth: Truth, gate: Gate) -> Iterator[Truth]:
-    """Yield for each part a truth in which it lies on its margin, and all else as in `truth`."""
-    for part in truth.parts:
+    """Yield for each rule a truth in which the first slice that it fits lies on its margin.
+
+    Beside it there is only what must be measured, as in `truth`: other slices, well inside their
+    margins, could only make an acceptance rarer.
+    """
+    needed = [part for part in truth.parts if not rule_of(gate, part).optional]
+    for part in _first_of_each_rule(truth, gate):
         rule = rule_of(gate, part)
         moved = part.on(rule) if isinstance(part, Asked) else part.at(rule.margin)
-        yield truth.with_part(moved, part.slice.name)
+        others = (one for one in needed if one is not part)
+        yield Truth(part.slice.name, (*others, moved))
 
 
 def bad(truth: Truth, gate: Gate) -> Iterator[Truth]:
     """Yield what is bad in one part each.
 
     Forty answers in a hundred are worse, ratios half as much again as their margin, and all else is
-    five times its margin.
+    five times its margin. Everything is measured, as in `truth`: Holm's correction over all of it
+    makes a rejection rarer.
     """
-    for part in truth.parts:
+    for part in _first_of_each_rule(truth, gate):
         margin = rule_of(gate, part).margin
         if isinstance(part, Asked):
             moved, far = part.at(0.4), "40% worse"
@@ -245,6 +252,16 @@ def bad(truth: Truth, gate: Gate) -> Iterator[Truth]:
             figure = 1.5 * margin if margin >= 1.0 else 5 * margin
             moved, far = part.at(figure), f"{figure:.3g}"
         yield truth.with_part(moved, f"{part.slice.name}, {far}")
+
+
+def _first_of_each_rule(truth: Truth, gate: Gate) -> Iterator[Part]:
+    """Yield the parts that rules judge, of several that one rule judges apart the first."""
+    seen = set()
+    for part in truth.parts:
+        rule = rule_of(gate, part)
+        if rule not in seen:
+            seen.add(rule)
+            yield part
 
 
 def rule_of(gate: Gate, part: Part) -> SliceRule:
