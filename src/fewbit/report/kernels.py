@@ -12,14 +12,17 @@ from rich.table import Table
 from fewbit.records.figures import size
 from fewbit.records.kernels import KernelPlan, KernelRecord
 
-GATHERED = "takes its inputs in the order of the file's columns (act-order)"
-"""Of a matrix in a format with an order."""
+GATHERED = "take their inputs in the order of the file's columns (act-order)"
+"""Of matrices in a format with an order."""
 
 
 def print_kernels(plan: KernelPlan, console: Console) -> None:
     """Print a line for each group of equal layers, then why other kernels were not taken."""
     console.print(f"[bold]{escape(plan.model)}[/] on {plan.isa}", highlight=False)
     console.print(_layers(plan.kernels))
+    gathered = sum(record.gathered for record in plan.kernels)
+    if gathered:
+        console.print(f"{gathered} matrices {GATHERED}.", highlight=False)
     console.print()
     console.print(_rejected(plan.kernels))
 
@@ -38,8 +41,6 @@ def _layers(kernels: Iterable[KernelRecord]) -> Table:
     for (matrix, form, kernel, note), group in groups.items():
         layers = {layer for r in group if (layer := place_of(r.slot)[1]) is not None}
         table.add_row(matrix, ranges(sorted(layers)), str(len(group)), form, kernel, _size(group))
-        if group[0].gathered:
-            table.add_row("", "", "", "", f"[dim]{GATHERED}[/]")
         if note:
             table.add_row("", "", "", "", f"[yellow]{escape(note)}[/]")
     everything = [record for group in groups.values() for record in group]
