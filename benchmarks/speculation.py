@@ -359,7 +359,11 @@ def _part(run: Run, name: str, *, again: bool) -> Part:
     path = run.folder / "speculation" / f"{name}.json"
     if again:
         path.unlink(missing_ok=True)
-    print(f"{name}: about {MINUTES[name]} minutes on a quiet machine", file=sys.stderr, flush=True)
+    print(
+        f"{name}: about {MINUTES[name]} minutes by default on two quiet cores",
+        file=sys.stderr,
+        flush=True,
+    )
     asked = {
         "fewbit": __version__,
         "models": [stamp(run.large), stamp(run.middle)],
