@@ -122,6 +122,9 @@ def test_a_hopeless_step_is_left_out_unless_it_is_the_last():
         assert bool(reason_to_leave_out(near, tried, last=False)) is hopeless
         assert reason_to_leave_out(near, tried, last=True) == ""
     assert "over 1.5 times the margin of 0.05" in reason_to_leave_out(near, tried, last=False)
+    allocated = Step("allocated", Kind.ALLOCATED, None, 0.3)
+    far = [(step("rtn"), attempt(judgement("language/kl", 9.0)))]
+    assert reason_to_leave_out(allocated, far, last=False) == ""  # training is to build on it
     assert reason_to_leave_out(near, [], last=False) == ""
 
 

@@ -106,7 +106,8 @@ Tried = Sequence[tuple[Step, Attempt]]
 def reason_to_leave_out(step: Step, tried: Tried, *, last: bool) -> str:
     """Return why a step is not worth its time after what was tried, or nothing.
 
-    The last one is never foreseen to be hopeless: where none is accepted it is to be the closest.
+    The last one is never foreseen to be hopeless, nor are allocated formats, which training builds
+    on: where none is accepted they are to be the closest.
     """
     if not tried:
         return ""
@@ -116,7 +117,7 @@ def reason_to_leave_out(step: Step, tried: Tried, *, last: bool) -> str:
             f"{', '.join(failure.names)} hindered {tried[-1][0].name}, and another way of finding "
             "the codes changes neither bytes nor kernels."
         )
-    if last:
+    if last or step.kind is Kind.ALLOCATED:
         return ""
     return hopeless([(attempt, earlier.factor) for earlier, attempt in tried], step.factor)
 
