@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from brought import as_said
 from fake_server import delta, events, scored, serving
-from tiny_subjects import TEMPLATE, write_subject
+from tiny_subjects import TEMPLATE, begin_with_bos, tokenizer, write_subject
 
 from fewbit.engine.loaded import load_model
 from fewbit.errors import IdentityError, RequestError, UnsupportedError, UsageError
@@ -341,6 +341,22 @@ def test_pitfalls_that_the_server_cuts_otherwise_are_said(source):
     found = identity(source, tokenize=unnormalized)["tokenization"]
     assert found.startswith("5 texts give the same tokens")
     assert "known pitfalls otherwise, from token 9 on" in found
+
+
+def test_a_server_may_read_names_of_special_tokens_as_these(tmp_path):
+    backend = begin_with_bos(tokenizer())
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    source = open_subject(write_subject(tmp_path / "model", backend=backend))
+    text = TEXTS["a conversation"]
+    read = source.tokenizer.encode(text, parse_special=True)
+    assert read != source.tokenizer.encode(text)  # the control
+
+    def told(body):
+        tokens = source.tokenizer.encode(body.get("content", ""), parse_special=True)
+        return {"tokens": [] if "messages" in body else tokens}
+
+    found = identity(source, tokenize=told)["tokenization"]
+    assert found.startswith("6 texts give the same tokens")
 
 
 def test_a_missing_or_second_begin_of_text_is_refused(source):
