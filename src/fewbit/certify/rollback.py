@@ -48,8 +48,6 @@ class WrittenStore:
         self._executor = executor
         self.first: dict[int, int] = {}
         self.table: NDArray[np.int32] = np.empty(0, np.int32)
-        self.branched = 0
-        """Branches that were run."""
 
     @property
     def pages(self) -> int:
@@ -61,7 +59,6 @@ class WrittenStore:
         for span in step.spans:
             for i in range(span.count):
                 self.first.setdefault(span.position + i, int(step.tokens[span.start + i]))
-        self.branched += len(step.spans) - 1
         self.table = step.spans[0].pages.copy()
         return self._executor.step(step)
 
