@@ -158,3 +158,9 @@ def test_what_is_no_budget_is_refused(text):
 def test_bits_and_sizes_are_budgets():
     assert parse_budget("4.5bpw") == BitsTarget(4.5)
     assert parse_budget("90MB").bytes == 90_000_000
+
+
+@pytest.mark.parametrize("windows", [-1, 1, 7])
+def test_too_little_to_train_on_is_refused_before_anything_is_made(windows):
+    with pytest.raises(UsageError, match="give at least 8"):
+        CompressSettings(tune_windows=windows)

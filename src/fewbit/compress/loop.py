@@ -65,6 +65,9 @@ PAGE = "report.html"
 ATTEMPTS = "attempts"
 CLOSEST = "closest"
 
+LEAST_TUNED = 8
+"""Windows that training can do with, those held out included."""
+
 SCREEN_WINDOWS = 12
 """A recipe that is already rejected on so many windows is not measured on more."""
 
@@ -88,6 +91,13 @@ class CompressSettings:
     the evaluation's to say."""
     resume: Resume = Resume.AUTO
     """What becomes of the work that an earlier run left."""
+
+    def __post_init__(self) -> None:
+        if 0 < self.tune_windows < LEAST_TUNED or self.tune_windows < 0:
+            raise UsageError(
+                f"tune_windows is {self.tune_windows}; give at least {LEAST_TUNED}, of which some "
+                "are held out, or 0 for no training."
+            )
 
 
 class Loop(Record, frozen=True, kw_only=True):
