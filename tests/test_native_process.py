@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from native_cases import SMALL, bind_random, run_alone, track
 
 import fewbit
@@ -234,7 +235,9 @@ def test_chains_of_elementwise_ops_may_be_wider_than_a_unit():
     program.linear(program.logits, chosen, packed[1], None, "f32")
     executor = _native.Executor(program, 1, thread_pool(2), _native.available_isas()[0])
     tokens = np.arange(5, dtype=np.int32)
-    logits = executor.step(tokens, [(0, 5, 0, np.zeros(1, np.int32))], tokens)
+    logits = executor.step(tokens, [(0, 5, 0, np.zeros(1, np.int32), -1)], tokens)
+    with pytest.raises(ValueError, match="span 0 must have a start, count, position, pages and"):
+        executor.step(tokens, [(0, 5, 0, np.zeros(1, np.int32))], tokens)
     capped = np.tanh(2 * np.tanh(embed[:5].astype(np.float64) / 2))
     # A dot's error is below the number of its terms times 2^-24 of the sum of their magnitudes, in
     # truth near its square root times that; a tanh is within 3 ulp.

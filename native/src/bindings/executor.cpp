@@ -178,6 +178,10 @@ void read_step(StepInput& step, std::vector<Ints>& held, const Ints& tokens, con
   held.reserve(spans.size());
   for (const nb::handle item : spans) {
     const auto fields = nb::cast<nb::tuple>(item);
+    if (fields.size() != 5) {
+      throw std::invalid_argument("span " + std::to_string(step.spans.size()) +
+                                  " must have a start, count, position, pages and trunk.");
+    }
     held.push_back(nb::cast<Ints>(fields[3]));
     Span span{0, 0, 0, held.back().data(), static_cast<int64_t>(held.back().size())};
     const bool fit = nb::try_cast(fields[0], span.start) && nb::try_cast(fields[1], span.count) &&
