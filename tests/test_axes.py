@@ -34,3 +34,8 @@ def test_what_runs_by_default_depends_on_what_can():
 def test_an_unknown_name_is_refused_with_near_ones(name, message):
     with pytest.raises(UsageError, match=message):
         names("speed", name)
+
+
+def test_a_suite_that_no_axis_reads_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="No axis that is measured reads the suite"):
+        names("language", "speed", suite=tmp_path)

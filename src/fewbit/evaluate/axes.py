@@ -125,6 +125,8 @@ AXES: Mapping[str, Callable[[AxisOptions], Axis]] = {
 }
 """All axes, in the order in which they run."""
 
+_READ_SUITES = ("tasks", "safety", "tools")
+
 
 def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
     """Return the axes of these names, each once, in the order in which they run.
@@ -134,7 +136,7 @@ def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
         options: what else is asked for.
 
     Raises:
-        UsageError: a name is none; the nearest ones are named.
+        UsageError: a name is none; the nearest ones are named. Or none of the axes reads the suite.
         BadFileError, MissingError: a text or a suite cannot be read.
     """
     chosen = set(AXES if ALL in names else names or DEFAULT[options.executor])
@@ -143,4 +145,9 @@ def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
             near = get_close_matches(name, [*AXES, ALL], n=2)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(AXES)}."
             raise UsageError(f"There is no axis '{name}'; {hint}")
+    if options.suite is not None and chosen.isdisjoint(_READ_SUITES):
+        raise UsageError(
+            f"No axis that is measured reads the suite {options.suite}; name one that does, for "
+            f"instance --axes {','.join(_READ_SUITES)}."
+        )
     return tuple(make(options) for name, make in AXES.items() if name in chosen)
