@@ -25,7 +25,7 @@ from fewbit.errors import KernelError, UsageError
 from fewbit.model.config import ModelConfig
 from fewbit.program import Attention, CacheType, Rope, RopeTable
 from fewbit.runtime.executor import Binding
-from fewbit.runtime.native import NativeExecutor, thread_pool
+from fewbit.runtime.native import NativeExecutor, available_cores, thread_pool, threads_of
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE, Span, StepInput
 
@@ -311,7 +311,7 @@ REFUSED = {
     "span 0 ends at position 66 but has 1 pages; it needs 2": {"spans": (Span(0, 5, 62, PAGE_0),)},
     "page 6 of span 0 is outside the store": {"spans": (Span(0, 5, 0, PAGE_0 + 6),)},
     "page -1 of span 0": {"spans": (Span(0, 5, 0, PAGE_0 - 1),)},
-    "start, count and position of span 0 must be integers of 64 bits": {
+    "start, count, position and trunk of span 0 must be integers of 64 bits": {
         "spans": (Span(0, 5, 2**70, PAGE_0),)
     },
     "pages of span 0 is int64": {"spans": (Span(0, 5, 0, np.zeros(1, np.int64)),)},
@@ -398,3 +398,11 @@ def wild_span(random: np.random.Generator, span: Span, target: int, value: int) 
         pages[random.integers(0, len(pages))] = value
         return replace(span, pages=pages)
     return replace(span, pages=pages[:-1])
+
+
+@pytest.mark.parametrize("asked", [0, -2])
+def test_fewer_than_one_thread_is_refused(asked: int):
+    with pytest.raises(UsageError, match=f"threads is {asked}; it must be"):
+        threads_of(asked)
+    assert threads_of(3) == 3
+    assert threads_of(None) == available_cores()

@@ -35,7 +35,7 @@ from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import ModelSource
 from fewbit.progress import Progress, unwatched
 from fewbit.records.calibration import CalibrationText
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 from fewbit.sampling import SamplingThreads
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.tokenizer import Tokenizer
@@ -308,7 +308,7 @@ class _Pen:
     @functools.cached_property
     def _writer(self) -> Writer:
         source, tokenizer = self.reader.source, self.reader.tokenizer
-        threads = self.reader.settings.threads or available_cores()
+        threads = threads_of(self.reader.settings.threads)
         executor = writing_executor(source, pages_of(self.settings), threads)
         known = min(tokenizer.vocabulary_size, source.config.vocabulary)
         ends = tokenizer.special.end_of_generation

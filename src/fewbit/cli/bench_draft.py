@@ -100,7 +100,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     from fewbit.evaluate.speculation import measure_speculation
     from fewbit.model.facts import model_facts
     from fewbit.records.speculation import SpeculationReport
-    from fewbit.runtime.native import available_cores
+    from fewbit.runtime.native import threads_of
 
     settings = draft.settings(speed.tokens, speed.concurrency)
     chosen = chosen_draft(
@@ -110,7 +110,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     loaded = load_model(path, run)
     ran = conditions(
         loaded.runner.kernels,
-        run.threads or available_cores(),
+        threads_of(run.threads),
         "native",
         kv=run.cache_type.value,
         rotated_keys=run.rotate_keys,

@@ -120,11 +120,11 @@ def certificate_of(  # noqa: PLR0913, PLR0917
 
 def _conditions(target: LoadedModel, run: RunSettings) -> Conditions:
     from fewbit.evaluate.conditions import conditions
-    from fewbit.runtime.native import available_cores
+    from fewbit.runtime.native import threads_of
 
     return conditions(
         target.runner.kernels,
-        run.threads or available_cores(),
+        threads_of(run.threads),
         "native",
         kv=run.cache_type.value,
         rotated_keys=run.rotate_keys,

@@ -34,7 +34,7 @@ def imatrix(
     from fewbit.cli.pull import locate
     from fewbit.model.weights import open_model
     from fewbit.quantization.measured_importance import measure_importance
-    from fewbit.runtime.native import available_cores
+    from fewbit.runtime.native import threads_of
 
     require_form(out)
     with claimed(out):
@@ -42,7 +42,7 @@ def imatrix(
             raise OutputError(f"{out} exists already; remove it or choose another output.")
         with open_model(locate(source)) as opened, watched() as progress:
             text = calibration_windows(opened, calibration.settings(threads), progress)
-            matrix = measure_importance(opened, text, threads or available_cores(), progress)
+            matrix = measure_importance(opened, text, threads_of(threads), progress)
         write_importance(out, matrix)
     print(out)
     return 0

@@ -190,9 +190,9 @@ class RunOptions:
     def conditions(self, loaded: LoadedModel) -> Conditions:
         """Return the machine and the software that the figures of a run belong to."""
         from fewbit.evaluate.conditions import conditions
-        from fewbit.runtime.native import available_cores
+        from fewbit.runtime.native import threads_of
 
-        threads = self.threads or available_cores()
+        threads = threads_of(self.threads)
         return conditions(
             loaded.runner.kernels,
             threads,

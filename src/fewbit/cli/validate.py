@@ -186,7 +186,7 @@ def _timed(
     from fewbit.evaluate.machine.turns import moment, now
     from fewbit.records.kept import file_of, fingerprint, open_kept
     from fewbit.records.speculation import TimedSpeculation
-    from fewbit.runtime.native import available_cores
+    from fewbit.runtime.native import threads_of
 
     began = now()
 
@@ -200,7 +200,7 @@ def _timed(
         return measure()
     settings = drafting.settings(speed.tokens, speed.concurrency)
     asked = drafting.draft, drafting.draft_tokens, drafting.draft_costs, settings, speed
-    machine = speed.threads or available_cores(), host(), __version__
+    machine = threads_of(speed.threads), host(), __version__
     kept = open_kept(file_of(work, fingerprint(models), fingerprint("speculation", asked, machine)))
     return kept.once("speculation", TimedSpeculation, measure)
 

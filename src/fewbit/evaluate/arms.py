@@ -24,7 +24,7 @@ from fewbit.evaluate.identity import Subject
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.records.kept import Kept, file_of, fingerprint, open_kept
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.identity import fingerprint as tokenizer_fingerprint
 
@@ -145,7 +145,7 @@ def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
             subject.model.config,
             _rounding(subject),
             _deciding(settings),
-            settings.threads or available_cores(),
+            threads_of(settings.threads),
             processor(),
             __version__,
         ),

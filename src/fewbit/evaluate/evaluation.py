@@ -41,7 +41,7 @@ from fewbit.records.measurement import AxisResult
 from fewbit.records.model import ModelFacts
 from fewbit.records.outcome import Outcome
 from fewbit.records.scan import ScanDetails, TensorError
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 from fewbit.tokens.chat_template import ChatTemplate
 
 
@@ -211,7 +211,7 @@ def _evaluate(found: _Comparison, axes: Sequence[Axis], progress: Progress) -> E
         candidate_kernels=kernels[Role.CANDIDATE],
         conditions=conditions(
             kernels[Role.CANDIDATE],
-            settings.threads or available_cores(),
+            threads_of(settings.threads),
             settings.executor,
             kv=settings.kv.value,
             rotated_keys=settings.rotate_keys,
@@ -229,7 +229,7 @@ def _measure(
     What the bytes alone reject is not run, nor is more than a short look where that rejects.
     """
     settings, gate = found.settings, found.settings.gate
-    threads = settings.threads or available_cores()
+    threads = threads_of(settings.threads)
     progress("scan: weights", 0, 1)
     scanned = scan(found.source, found.candidate, threads=threads)
     progress("scan: weights", 1, 1)

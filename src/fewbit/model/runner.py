@@ -25,7 +25,7 @@ from fewbit.records.kernels import Activations, KernelRecord, kernel_fallbacks
 from fewbit.records.loading import LoadRecord, MemoryPlan
 from fewbit.runtime.chooser import demand
 from fewbit.runtime.executor import Binding, Executor, Tap
-from fewbit.runtime.native import NativeExecutor, Pool, available_cores
+from fewbit.runtime.native import NativeExecutor, Pool, threads_of
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE
 
@@ -292,7 +292,7 @@ def _load_native(  # noqa: PLR0913, PLR0917
 ) -> tuple[NativeExecutor, LoadRecord]:
     """Take the weights from where they are kept, or pack them, and keep them where asked to."""
     began = time.perf_counter()
-    threads = pool.size if pool else settings.threads or available_cores()
+    threads = pool.size if pool else threads_of(settings.threads)
     isa = demand(settings.isa, settings.kernel).isa
     kept = find_kept(source, binding, threads)
     executor = NativeExecutor(

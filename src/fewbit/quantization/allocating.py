@@ -19,7 +19,7 @@ from fewbit.quantization.trial import Builder, builder, many_weights
 from fewbit.recipes import find
 from fewbit.records.allocation import ChosenFormats
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 
 _PROBES, _CHOICES = 6, 16
 """Windows that measure single matrices, and whole choices; half as many in a large model."""
@@ -72,7 +72,7 @@ def allocated(  # noqa: PLR0913
 def _builder(
     source: ModelSource, base: Recipe, settings: QuantizeSettings, progress: Progress
 ) -> Builder:
-    threads = settings.threads or available_cores()
+    threads = threads_of(settings.threads)
     if settings.calibration is None:
         return builder(source, base, None, threads)
     solving = Solving(

@@ -59,7 +59,7 @@ from fewbit.quantization.trial import Builder, many_weights
 from fewbit.records.allocation import AllocationRecord, MeasuredChoice, SlotSensitivity
 from fewbit.records.figures import size
 from fewbit.records.recipe import KEEP, Recipe, Rule
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ class _Work:
             if slot in of:
                 together[key].append(slot)
         found: list[Group] = []
-        with ThreadPoolExecutor(self.settings.threads or available_cores()) as pool:
+        with ThreadPoolExecutor(threads_of(self.settings.threads)) as pool:
             for group in pool.map(lambda slots: self._group(slots, of), together.values()):
                 found.append(group)
                 self.progress("reckoning formats", len(found), len(together))

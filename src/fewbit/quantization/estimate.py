@@ -22,7 +22,7 @@ from fewbit.quantization.rates import Rates, timed_rates
 from fewbit.quantization.walk import ROOM, Stage, cuts, stages
 from fewbit.records.figures import size
 from fewbit.records.plan import Amount, Duration
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 
 _RUNTIME = 150 << 20
 """Interpreter, libraries and threads."""
@@ -149,7 +149,7 @@ def time_needs(
         work: how much text takes part.
         rates: of a core; timed where they are not given.
     """
-    timed, cores = rates or timed_rates(), work.threads or available_cores()
+    timed, cores = rates or timed_rates(), threads_of(work.threads)
     recipe, matrices = planned.recipe, _quantized(planned)
     weights = sum(t.weights for t in matrices)
     in_layers = sum(t.weights for t in matrices if t.slot.startswith("layers."))

@@ -38,7 +38,7 @@ from fewbit.records.calibration import Inputs
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Card, Change, DraftFacts, Manifest
 from fewbit.records.recipe import Recipe
-from fewbit.runtime.native import available_cores, thread_pool
+from fewbit.runtime.native import thread_pool, threads_of
 from fewbit.tune import TuneSettings
 
 _UNSAVED_SECONDS = 0.5
@@ -73,6 +73,10 @@ class QuantizeSettings:
     """What becomes of the work that an earlier run left."""
     threads: int | None = None
     """Of the walk through the model; None for every core."""
+
+    def __post_init__(self) -> None:
+        """Check the threads; raises UsageError."""
+        threads_of(self.threads)
 
 
 DEFAULT = QuantizeSettings()
@@ -196,7 +200,7 @@ def _transformed(
     if settings.calibration is not None:
         walking = Walking(
             calibration=settings.calibration,
-            pool=thread_pool(settings.threads or available_cores()),
+            pool=thread_pool(threads_of(settings.threads)),
             progress=lambda done, all_, what: progress(f"transforming {what}", done, all_),
             kept=None if store is None else KeptScalings(store.folder, store.stop),
         )
@@ -231,7 +235,7 @@ def _solve(
     solving = Solving(
         calibration=settings.calibration,
         inputs=settings.inputs,
-        threads=settings.threads or available_cores(),
+        threads=threads_of(settings.threads),
         store=store,
         progress=lambda done, all_, what: progress(f"solving {what}", done, all_),
     )
@@ -296,7 +300,7 @@ def _measure_kv(
     form, text = planned.recipe.kv, settings.calibration
     if form is None or text is None:
         return made
-    pool = thread_pool(settings.threads or available_cores())
+    pool = thread_pool(threads_of(settings.threads))
     made = replace(made, solved={**solve_rest(planned, made.solved), **made.solved})
     scales = measure_kv(
         planned,

@@ -28,7 +28,7 @@ from fewbit.program import OUTSIDE, Buffer, Linear, Mixture, Op, Program, Slot, 
 from fewbit.records.kernels import Activations, KernelRecord
 from fewbit.runtime.chooser import Demand, choose, rounding_of
 from fewbit.runtime.executor import Binding
-from fewbit.runtime.native import NativeExecutor, available_cores
+from fewbit.runtime.native import NativeExecutor, threads_of
 from fewbit.runtime.segment import Segment, slice_of
 
 Rows: TypeAlias = NDArray[np.float32]
@@ -94,7 +94,7 @@ class ProbeModel:
         """The mean square of each input of a matrix, float64 [inputs]. An input table has none
         (its rows are looked up), nor has a matrix inside an expert behind the first."""
         self._tokens = np.concatenate(windows).astype(np.int32)
-        self._threads = threads or available_cores()
+        self._threads = threads_of(threads)
         bound = bind(source, self.program, _kernel)
         executor = NativeExecutor(bound, pages=1, threads=self._threads)
         self._pool = executor.pool

@@ -35,6 +35,17 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def threads_of(asked: int | None) -> int:
+    """Return how many threads to run on: those asked for, or one for every core.
+
+    Raises:
+        UsageError: fewer than one.
+    """
+    if asked is not None and asked < 1:
+        raise UsageError(f"threads is {asked}; it must be a whole number, at least 1.")
+    return asked or available_cores()
+
+
 class NativeExecutor:
     """Runs steps of a bound Program over a KV store; satisfies `runtime.executor.Executor`.
 

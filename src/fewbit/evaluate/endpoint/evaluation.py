@@ -29,7 +29,7 @@ from fewbit.progress import Progress, unwatched
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
 from fewbit.records.model import ModelFacts
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 
 ASKED = (AXIS, "tasks", "safety", "tools")
 """Axes that want nothing but answers; all of them where none are named."""
@@ -82,7 +82,7 @@ def evaluate_endpoint(
         results = waived([axis.run(arms, progress) for axis in axes], settings.gate)
         judgements, verdict = judge(results, settings.gate)
         kernels = planned_kernels(subject.model, run)
-        threads = settings.threads or available_cores()
+        threads = threads_of(settings.threads)
         return Evaluation(
             source=model_facts(subject.model),
             candidate=_facts(party.facts),

@@ -39,7 +39,7 @@ from fewbit.evaluate.subject import open_subject
 from fewbit.progress import Progress
 from fewbit.records.language import LanguageDetails, TextFacts
 from fewbit.records.measurement import AxisResult, Finding
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -102,7 +102,7 @@ class LanguageAxis:
         """
         began = time.perf_counter()
         run = self._prepared(arms)
-        lockstep = Lockstep(AXIS, self.threads or available_cores())
+        lockstep = Lockstep(AXIS, threads_of(self.threads))
         with ExitStack() as stack:
             opened = OpenArms(arms, stack, Room(context=self.window_tokens))
             found = lockstep.compare(opened, run.passages, progress)

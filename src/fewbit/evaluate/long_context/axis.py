@@ -38,7 +38,7 @@ from fewbit.progress import Progress
 from fewbit.records.kept import fingerprint
 from fewbit.records.long_context import Recalled
 from fewbit.records.measurement import AxisResult
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 from fewbit.runtime.step import PAGE
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -172,7 +172,7 @@ class LongContextAxis:
         with candidate.model.checkpoint:
             notes = refuse_seen(self.documents, candidate)
         passage, owners = put_together(limits.tokenizer, self.documents, limits.divergence)
-        lockstep = Lockstep(AXIS, self.threads or available_cores())
+        lockstep = Lockstep(AXIS, threads_of(self.threads))
         with ExitStack() as stack:
             opened = OpenArms(arms, stack, Room(context=limits.divergence))
             found = lockstep.compare(opened, [passage], progress)

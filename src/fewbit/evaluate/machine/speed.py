@@ -30,7 +30,7 @@ from fewbit.records.kernels import Activations
 from fewbit.records.speed import MachineSpeed, SpeedReport, SpeedRun, UnitPeak, Work
 from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.machine import ReadProbe, measure_integer_peaks, size_beyond_caches
-from fewbit.runtime.native import available_cores
+from fewbit.runtime.native import threads_of
 from fewbit.runtime.step import PAGE
 
 _MACHINE_ROUNDS = 3
@@ -82,7 +82,7 @@ def measure_speed(
             below 1.
         BadFileError, MissingError, UnsupportedError, KernelError: as `load_model`.
     """
-    threads = settings.threads or available_cores()
+    threads = threads_of(settings.threads)
     most = max(settings.concurrency)
     run_settings = RunSettings(
         threads=settings.threads,
