@@ -117,6 +117,8 @@ def test_what_may_keep_bits_from_being_the_same_is_said(made):
     said = doubts(replace(manifest, making=making))
     assert "was 1.0" in said[0]
     assert "was abacus" in said[1]
+    propagating = replace(manifest.recipe, propagation=0.5)
+    assert "depend on the threads" in doubts(replace(manifest, recipe=propagating))[0]
 
 
 def test_bits_that_differ_end_with_3_and_name_a_tensor(tmp_path, model, made, capsys):  # noqa: F811

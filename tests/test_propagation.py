@@ -5,10 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fewbit.cli.calibration import CalibrationOptions
 from fewbit.errors import NumericalError, UsageError
 from fewbit.methods.hessian import DAMPING, SHRINKAGE
 from fewbit.methods.propagation import propagated
 from fewbit.methods.statistics import InputStatistics
+from fewbit.recipes import find
 
 OUTPUTS, INPUTS, ROWS = 5, 24, 90
 
@@ -143,3 +145,9 @@ def test_bad_statistics_are_named():
     drift[3, 7] = np.nan
     with pytest.raises(NumericalError, match=r"drift from the source .* at input 7"):
         propagated(w, dataclasses.replace(taken, drift=drift))
+
+
+def test_without_errors_to_make_up_for_it_is_refused_before_any_work():
+    asked = CalibrationOptions(inputs="source", propagation=0.5)
+    with pytest.raises(UsageError, match="with --inputs source there are none"):
+        asked.of(find("gptq-q4_0"))

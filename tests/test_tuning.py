@@ -11,7 +11,7 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 
 from fewbit.errors import MissingError, RequestError, UsageError
 from fewbit.formats.grid import fit, join, nearest, split
-from fewbit.formats.registry import F32, decode, parse_format
+from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.formats.spec import QuantTensor
 from fewbit.model.binding import is_vector
 from fewbit.model.decoder import build_program
@@ -20,7 +20,17 @@ from fewbit.records.base import from_json, to_json
 from fewbit.records.tuning import TuneRecord
 from fewbit.runtime.memory import Available
 from fewbit.runtime.torch_executor import DecodedWeights, TorchExecutor
-from fewbit.tune import Job, Precision, Tuned, TuneSettings, TuneText, distill, distillation
+from fewbit.tune import (
+    Job,
+    Precision,
+    Tuned,
+    TuneSettings,
+    TuneText,
+    checkpoint,
+    distill,
+    distillation,
+)
+from fewbit.tune.checkpoint import Standing
 from fewbit.tune.codes import LatentCodes
 from fewbit.tune.distillation import lesson_of
 from fewbit.tune.divergence import Outputs, row_divergences
@@ -94,6 +104,22 @@ def test_the_result_is_what_was_measured_and_better_than_the_start(source, what)
     assert "layers.0.attn_norm.weight" in moved
     assert record.what == what.value
     assert from_json(TuneRecord, to_json(record), name="record") == record
+
+
+def test_windows_beyond_the_context_are_refused_before_the_source_runs(source):
+    long = TuneText([np.zeros(source.config.context + 1, np.int32)] * 16)
+    with pytest.raises(UsageError, match="and the model was made for"):
+        distill(source, quantized(source), long, SETTINGS)
+
+
+def test_a_checkpoint_keeps_the_order_of_columns(tmp_path):
+    random = np.random.default_rng(2)
+    plain = encode(random.standard_normal((8, 64)).astype(np.float32), parse_format("int4-g32"))
+    spec = replace(plain.spec, ordered=True)
+    tensor = replace(plain, spec=spec, order=random.permutation(64).astype(np.int32))
+    checkpoint.write(tmp_path / "kept", "key", Standing(1, 1, 0, ()), {}, {"w": tensor})
+    _, best = checkpoint.read(tmp_path / "kept", "key", {}, {"w": tensor})
+    assert np.array_equal(best["w"].order, tensor.order)
 
 
 @pytest.mark.parametrize("what", Tuned)

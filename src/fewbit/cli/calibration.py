@@ -77,11 +77,13 @@ class CalibrationOptions(TextOptions):
         """Return the recipe with what is asked for; raises UsageError for what it cannot do."""
         from msgspec.structs import replace
 
+        from fewbit.quantization.pipeline import require_errors
         from fewbit.recipes import checked
 
-        if self.propagation is None:
-            return recipe
-        return checked(replace(recipe, propagation=self.propagation))
+        if self.propagation is not None:
+            recipe = checked(replace(recipe, propagation=self.propagation))
+        require_errors(recipe, self.inputs)
+        return recipe
 
     def importance(self) -> GivenImportance | None:
         """Return the importance matrix that was named; raises BadFileError or MissingError."""

@@ -41,6 +41,7 @@ from fewbit.export.layers import (
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.pack import take_columns
+from fewbit.formats.recode import keeps_codes
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantSpec, QuantTensor, is_ordered
 from fewbit.formats.words import dense_words, pack_across, to_words
@@ -94,7 +95,10 @@ class GptqTarget:
         if near is None or info.matrix_shape[1] % WORD:
             kept = info.format if info.format in FLOATS else self.dtype
             return held(source, slot, stored, [kept])
-        grid = replace(_grid(near, layers), ordered=is_ordered(info.format))
+        grid = _grid(near, layers)
+        if is_ordered(info.format):
+            movable = keeps_codes(grid.laid_out, info.format.laid_out, info.matrix_shape[1])
+            grid = replace(grid, ordered=movable)
         holding = held(source, slot, stored, [grid])
         return as_stored(holding, _parts("", holding.format, info.matrix_shape))
 

@@ -100,8 +100,20 @@ def memory_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...
         Amount(
             what="statistics of a layer's input", bytes=4 * (3 + walks) * widest**2 if gram else 0
         ),
+        Amount(what="errors of earlier layers", bytes=_errors(planned, widest)),
         Amount(what="weights of a layer", bytes=_layer_bytes(planned)),
     )
+
+
+def _errors(planned: QuantizationPlan, widest: int) -> int:
+    """Return the bytes that solving for what makes up for them takes, in float64.
+
+    The damped Gram matrix twice, drift and lag behind each other three times, and the solution.
+    """
+    if not planned.recipe.propagation:
+        return 0
+    right = widest * (widest + planned.source.config.hidden)
+    return 8 * (2 * widest**2 + 4 * right)
 
 
 def disk_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:

@@ -126,6 +126,8 @@ def doubts(manifest: Manifest) -> tuple[str, ...]:
     ]
     if then.kernels != now.kernels:
         found.append(f"the instruction set is {now.kernels} here and was {then.kernels}")
+    if manifest.recipe.propagation:
+        found.append("it makes up for errors of earlier layers, whose sums depend on the threads")
     if manifest.tuned is not None:
         found.append("it was tuned, and torch promises equal bits on one machine alone")
     return tuple(f"The bits may differ: {doubt}." for doubt in found)

@@ -153,12 +153,17 @@ def runs_with_text(recipe: Recipe) -> bool:
     return beside or need_text(recipe.transforms)
 
 
-def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
-    if recipe.propagation and settings.inputs == "source":
+def require_errors(recipe: Recipe, inputs: str) -> None:
+    """Check that a recipe with propagation has errors to make up for; raises UsageError."""
+    if recipe.propagation and inputs == "source":
         raise UsageError(
             f"The recipe '{recipe.name}' makes up for errors in a layer's inputs, and with "
             "--inputs source there are none; leave one of the two out."
         )
+
+
+def _require_text(recipe: Recipe, settings: QuantizeSettings) -> None:
+    require_errors(recipe, settings.inputs)
     given = settings.importance is not None and not runs_with_text(recipe)
     if settings.calibration is None and needs_text(recipe) and not given:
         raise UsageError(

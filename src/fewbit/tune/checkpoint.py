@@ -18,7 +18,7 @@ from fewbit.atomic import write_bytes
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
 
-_PARTS = ("codes", "scales", "zeros")
+_PARTS = ("codes", "scales", "zeros", "order")
 
 
 @dataclass(frozen=True, eq=False)

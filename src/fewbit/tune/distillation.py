@@ -56,6 +56,7 @@ def run(
     _require_slots(program, start)
     lesson = lesson_of(text, settings)
     _require_tokens(lesson.text, source.config.vocabulary)
+    _require_context(lesson.text, source.config.context)
     positions = settings.batch * max(len(window) for window in lesson.text.windows)
     planned, recompute = memory.plan(program, start, settings, positions, available_memory())
     with _folder(job) as folder:
@@ -173,6 +174,15 @@ def _require_tokens(text: Text, vocabulary: int) -> None:
                 f"Token id {wrong[0]} is outside the vocabulary of {vocabulary}; the tokenizer "
                 "belongs to another model."
             )
+
+
+def _require_context(text: Text, context: int) -> None:
+    longest = max(len(window) for window in text.windows)
+    if longest > context:
+        raise UsageError(
+            f"A window to tune on has {longest} tokens, and the model was made for {context} "
+            "positions; cut the text into shorter windows."
+        )
 
 
 def _record(
