@@ -219,6 +219,23 @@ def test_a_stopped_run_goes_on_with_the_next_turn_and_says_so(pair, tmp_path):
     assert again.details == found.details
 
 
+def test_what_this_run_measured_itself_is_not_said_to_be_kept(pair, tmp_path, monkeypatch):
+    """The first run stops after its turns; the second asks the questions and names the turns."""
+    times = iter(["2026-11-30T14:00:00+00:00", "2026-11-30T15:00:00+00:00"])
+    monkeypatch.setattr("fewbit.evaluate.machine.speed_axis.now", lambda: next(times))
+
+    def stop(what, _done, _all):
+        if what == "answers":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        AXIS.run(arms_of(*pair, work=tmp_path), stop)
+    found = AXIS.run(arms_of(*pair, work=tmp_path), nothing)
+    (note,) = (note for note in found.notes if note.startswith("Kept"))
+    assert "2 turns and 0 answers" in note
+    assert "3 answers" not in note
+
+
 def test_kept_timings_are_named_with_when_and_beside_what():
     first = SpeedPeriod(
         began="2026-11-30T14:00:00+00:00",

@@ -187,9 +187,9 @@ class SpeedAxis:
                     f"{cut} of the {role.value}'s {len(given)} answers were cut at "
                     f"{self.answer_tokens} tokens; the seconds of a finished task count them so."
                 )
-        found = periods(turns, answered)
-        if any(period.began != started for period in found):
-            yield kept_note(found)
+        earlier = [period for period in periods(turns, answered) if period.began != started]
+        if earlier:
+            yield kept_note(earlier)
 
 
 def kept_note(found: Sequence[SpeedPeriod]) -> str:
