@@ -144,13 +144,21 @@ def test_where_no_candidate_could_be_accepted_that_is_said_with_what_would_do():
     base, harmed = np.r_[np.ones(20), np.zeros(180)], np.r_[np.zeros(180), np.ones(20)]
     one = judged(base, harmed, replace(RULE, relative=0.0))
     assert one.outcome is Outcome.INCONCLUSIVE
-    assert "200 cannot accept even a candidate with the same rate, about" in one.reason
+    assert "200 items cannot accept even a candidate with the same rate, about" in one.reason
     needed = int(one.reason.partition("same rate, about ")[2].partition(" ")[0].replace(",", ""))
     many = needed / 200  # each item so often: the same rates on so many items
     repeated = judged(
         *(np.repeat(v, round(many)) for v in (base, harmed)), replace(RULE, relative=0.0)
     )
     assert repeated.outcome is Outcome.ACCEPT
+
+
+def test_few_items_that_never_differ_are_not_said_to_differ():
+    """None of 60 differs: the interval reaches over 5 points for their number alone."""
+    never = judged(np.zeros(60), np.zeros(60), replace(RULE, relative=0.0))
+    assert never.outcome is Outcome.INCONCLUSIVE
+    assert "60 items cannot accept even a candidate with the same rate" in never.reason
+    assert "differ" not in never.reason
 
 
 def test_the_built_in_gate_allows_a_share_of_loops_and_caps_alone():

@@ -267,7 +267,7 @@ def _would_decide(
 
 
 def _blind(one: _Measured, held: Interval) -> str:
-    """Return that rates differ on so many items that not even the same rate could be accepted."""
+    """Return that not even the same rate could be accepted on so many items, and how many could."""
     if one.slice.measure is not Measure.PROPORTION or held.high is None:
         return ""
     half = held.high - held.value
@@ -278,10 +278,7 @@ def _blind(one: _Measured, held: Interval) -> str:
         one.estimates.items, one.margin / half * _NORMAL.inv_cdf(1 - error), error
     )
     could = "" if needed is None else f", about {needed:,} could"
-    return (
-        f"; both differ on so many items that {one.estimates.items} cannot accept even a candidate "
-        f"with the same rate{could}"
-    )
+    return f"; {one.estimates.items} items cannot accept even a candidate with the same rate{could}"
 
 
 def _failed(one: _Measured) -> str:
