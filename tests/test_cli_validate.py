@@ -143,6 +143,7 @@ def test_another_source_is_a_no_and_no_error(model, other, small, tmp_path):
         (("--draft", "none", "--against", "MODEL"), "--draft is none"),
         (("--draft", "ngram"), "--against"),
         (("--draft", "ngram", "--against", "MODEL", "--concurrency", "x"), "--concurrency is 'x'"),
+        (("--draft", "ngram", "--against", "MODEL", "--concurrency", "513"), "513"),
         (("--draft", "ngram", "--against", "MODEL", "--axes", "langauge"), "langauge"),
         (("--draft", "ngram", "--against", "MODEL", "--gate", "GATE"), "did you mean language/kl"),
         (("--draft", "ngram", "--against", "MODEL", "--turns", "0"), "turns"),

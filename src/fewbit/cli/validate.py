@@ -151,6 +151,7 @@ def _evidence(  # noqa: PLR0913, PLR0917
     together = counts("concurrency", service.concurrency, _EXAMPLE)
     certifying = service.certifying(together)
     drafting.settings(service.tokens, together)
+    speed = running.speed(_PROMPT, service.tokens, together)
     axes, measuring = _measuring(quality, running)
     pair = _pair(target, drafting.draft)
     work = quality.work
@@ -158,7 +159,6 @@ def _evidence(  # noqa: PLR0913, PLR0917
     certificate = certificate_of(target, drafting.draft, None, certifying, running, work)
     _tell("Measuring the target against its source, for questions 1 and 5.")
     evaluation, refused = _quality(source, target, axes, measuring)
-    speed = running.speed(_PROMPT, service.tokens, together)
     _tell("Timing the target with the draft and without, for question 6.")
     with resumable(work):
         timed = _timed(target, drafting, speed, work)
