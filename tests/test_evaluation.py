@@ -1,7 +1,7 @@
 """Whole evaluations of tiny models on the reference executor."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -19,7 +19,8 @@ from fewbit.quantization import quantize
 from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
-from fewbit.records.gate import Gate, SliceRule
+from fewbit.records.gate import Gate, SliceRule, Waiver
+from fewbit.records.measurement import Finding
 from fewbit.records.outcome import Outcome
 
 GATE = Gate(
@@ -29,6 +30,27 @@ GATE = Gate(
     )
 )
 SETTINGS = EvaluationSettings(executor="reference", threads=1, gate=GATE, floor=False)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """An axis that brings one more finding."""
+
+    axis: LanguageAxis
+    finding: Finding
+
+    @property
+    def name(self):
+        return self.axis.name
+
+    @property
+    def brings(self):
+        brought = self.axis.brings
+        return replace(brought, findings=(*brought.findings, self.finding.name))
+
+    def run(self, arms, progress):
+        found = self.axis.run(arms, progress)
+        return msgspec.structs.replace(found, findings=(*found.findings, self.finding))
 
 
 def axis(documents, windows=14):
@@ -181,6 +203,16 @@ def test_a_first_look_need_not_have_all_that_the_gate_asks_for(source, small, do
     found = evaluate(source, small, documents, looking)
     assert found.language.text.windows == 14  # it went on, and what was not there is said
     assert "Nothing that 'language/kl/chat' fits was measured" in found.verdict.reasons[0]
+
+
+def test_a_first_look_waives_what_the_gate_waives(source, small, documents):
+    finding = Finding(name="language/begins", axis="language", passed=False, found="It is off.")
+    gate = msgspec.structs.replace(GATE, waive=(Waiver(finding=finding.name, reason="known"),))
+    looked = Failing(axis(documents, 12), finding)
+    looking = replace(SETTINGS, gate=gate, screen=(looked,))
+    found = measure(source, small, [Failing(axis(documents), finding)], looking)
+    assert found.language.text.windows == 14  # it went on
+    assert found.verdict.outcome is Outcome.ACCEPT
 
 
 def test_the_floor_is_the_source_under_another_precision(source, small, documents):

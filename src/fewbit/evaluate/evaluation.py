@@ -262,7 +262,7 @@ def _numbered(progress: Progress, number: int, count: int) -> Progress:
 def _early(gate: Gate) -> Gate:
     """Return the gate of a first look, which measures less than what it may ask for."""
     rules = tuple(replaced(rule, optional=True) for rule in gate.slices)
-    return replaced(at_look(gate, 0, 2), slices=rules, waive=_of_scan(gate))
+    return replaced(at_look(gate, 0, 2), slices=rules)
 
 
 def _of_scan(gate: Gate) -> tuple[Waiver, ...]:
