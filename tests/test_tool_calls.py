@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -6,7 +7,7 @@ from brought import as_said
 from scripted_arms import Scripted, no_progress, scripted_arms
 from tiny_subjects import CONFIG, write_subject
 
-from fewbit.errors import UsageError
+from fewbit.errors import MissingError, UsageError
 from fewbit.evaluate.arms import Arms, Role, local_party
 from fewbit.evaluate.gating.file import find_gate
 from fewbit.evaluate.gating.gate import judge
@@ -232,11 +233,24 @@ def test_an_axis_without_items_is_refused():
 
 
 def test_a_folder_of_files_takes_the_place_of_the_suite(tmp_path):
-    assert tools_axis(tmp_path) == tools_axis(None) == AXIS
+    (note,) = tools_axis(tmp_path).notes
+    assert "neither tools/*.json nor schemas/*.jsonl" in note
+    assert replace(tools_axis(tmp_path), notes=()) == tools_axis(None) == AXIS
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "mine.jsonl").write_text('{"id": "a", "schema": {"type": "integer"}}')
     found = tools_axis(tmp_path)
     assert (found.items, [item.name for item in found.schemas]) == ((), ["a"])
+
+
+def test_a_folder_that_is_not_there_is_no_reason_to_run_the_built_in_suite(tmp_path):
+    with pytest.raises(MissingError, match="is no folder"):
+        tools_axis(tmp_path / "mistyped")
+
+
+def test_what_the_axis_says_of_its_items_stands_in_the_record():
+    arms = scripted_arms(Scripted(right), Scripted(right))
+    found = replace(AXIS, notes=("The built-in suite ran.",)).run(arms, no_progress)
+    assert found.notes[0] == "The built-in suite ran."
 
 
 def test_the_engine_writes_json_of_the_schema_under_a_grammar(tmp_path):

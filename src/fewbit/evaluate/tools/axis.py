@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fewbit.engine.loaded import LoadedModel
-from fewbit.errors import RequestError, UsageError
+from fewbit.errors import MissingError, RequestError, UsageError
 from fewbit.evaluate.answers import Ask, answer_missing
 from fewbit.evaluate.arms import Arm, Arms, Room
 from fewbit.evaluate.axis import Brings
@@ -61,6 +63,8 @@ class ToolsAxis:
     """Answered at once."""
     left_out: tuple[LeftOut, ...] = ()
     """What a file had that cannot be asked."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of where the items come from."""
 
     def __post_init__(self) -> None:
         if not self.items and not self.schemas:
@@ -86,7 +90,8 @@ class ToolsAxis:
                 asked = asked or self._asked(arm)
                 found[role] = _answered(arms, arm, asked, progress)
         assert asked is not None
-        return measured(asked, found, time.perf_counter() - began)
+        result = measured(asked, found, time.perf_counter() - began)
+        return replace(result, notes=(*self.notes, *result.notes))
 
     def _asked(self, source: Arm) -> Asked:
         """Return what is asked of all arms: what the source can be asked."""
@@ -102,18 +107,18 @@ def tools_axis(suite: Path | None) -> ToolsAxis:
     """Return the axis over what a folder has in `tools/` and `schemas/`, or over our own suite.
 
     Raises:
+        MissingError: there is no such folder.
         BadFileError, MissingError, UnsupportedError: as `read_bfcl` and `read_schemas`.
     """
-    bfcl, schemas = (
-        ([], [])
-        if suite is None
-        else (
-            sorted((suite / "tools").glob("*.json")),
-            sorted((suite / "schemas").glob("*.jsonl")),
-        )
-    )
-    if not bfcl and not schemas:
+    if suite is None:
         return ToolsAxis()
+    if not suite.is_dir():
+        raise MissingError(f"The suite {suite} is no folder; give one with tools/ or schemas/.")
+    bfcl = sorted((suite / "tools").glob("*.json"))
+    schemas = sorted((suite / "schemas").glob("*.jsonl"))
+    if not bfcl and not schemas:
+        note = f"{suite} has neither tools/*.json nor schemas/*.jsonl, so the built-in suite ran."
+        return ToolsAxis(notes=(note,))
     read = [read_schemas(path) for path in schemas]
     return ToolsAxis(
         items=tuple(item for path in bfcl for item in read_bfcl(path)),
