@@ -5,6 +5,7 @@ import itertools
 import pytest
 from simulated import DEAR_ROWS, LARGE
 
+from fewbit.records.costs import CostTable
 from fewbit.speculate.controller import Ask, FixedLengths, LengthController
 from fewbit.speculate.costs import Shape
 from fewbit.speculate.length import DraftPrices, Prices
@@ -125,6 +126,32 @@ def test_several_sequences_have_chains():
         controller.settle_plain(0.03, wasted=0.0)
     asks = [ask(controller, 3), ask(controller, 3)]
     assert not controller.plan(asks, Shape(2, 200, 200), 2).shapes
+
+
+SECOND_ROW_DEAR = CostTable(
+    rows=(1, 2, 3, 4, 5), seconds=(1.0, 1.5, 1.7, 1.75, 1.8), sequences=(1, 2), draft_seconds=(0, 0)
+)
+
+
+def test_branches_that_do_not_pay_are_not_left_for_a_choice_that_stands():
+    """The chain alone gains nothing here, a branch beside it some percent: less than asked for.
+
+    The choice for both sequences before still stands, and has a shape for each or none.
+    """
+    controller = LengthController(1, SECOND_ROW_DEAR)
+    asks = [Ask(controller.sequence(), 1, 100, 10, 300, 0, branches=1, reach=1) for _ in "ab"]
+    for _ in range(60):
+        for i, asked in enumerate(asks * 2):
+            asked.state.add(0, 1, i // 2)
+        for accepted in (True, False):
+            controller.siblings(0).add(1, accepted=accepted)
+    for _ in range(200):
+        controller.settle_plain(1.0, wasted=0.0)
+    both = controller.plan(asks, Shape(2), 2)
+    assert both.lengths == (1, 1)
+    alone = controller.plan(asks[:1], Shape(1), 1)
+    assert alone.trial or not any(alone.lengths)
+    assert len(controller.plan(asks, Shape(2), 2).shapes) in (0, 2)
 
 
 def test_fixed_lengths_have_all_branches():

@@ -221,6 +221,7 @@ class LengthController:
         choice = promise(lengths, curves, prices, decoding)
         choice = self._with_branches(choice, asks, curves, prices, plain)
         if choice.gain < LEAST_GAIN:
+            self._shapes = ()  # an earlier choice may stand again, for other sequences
             self._note(asks, promise([0] * len(asks), curves, prices, decoding), prices)
             return self._trial(asks, curves, prices, decoding)
         self._note(asks, choice, prices)
