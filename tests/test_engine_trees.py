@@ -190,6 +190,28 @@ def test_a_step_that_fails_gives_its_pages_back():
     assert len(tokens) > 15
 
 
+@pytest.mark.parametrize("stage", ["_measure", "_postprocess", "_hand_states"])
+def test_a_step_that_ends_in_the_middle_gives_its_pages_back_once(stage, monkeypatch):
+    """As by Ctrl-C: after the model ran, before what was drawn is taken, and just after that."""
+    running = engine(right_on_a_branch([*PROMPT, *plain_tokens(60)]), branches=2)
+    number = running.add(Request(PROMPT, GREEDY, StopCondition(60)))
+    while not running._scheduler.decoding():
+        running.step()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, stage, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            running.step()
+    pool = running._scheduler.pool
+    assert pool.held == len(running._scheduler.decoding()[0].table)
+    running.cancel(number)
+    assert pool.held == 0
+    assert pool.free == pool.pages
+
+
 def test_hidden_states_are_those_of_the_way_that_was_accepted():
     """Each row's is its position's alone, and rows of the chain that was left have others."""
     tokens = plain_tokens(60)
@@ -234,6 +256,9 @@ def test_a_fork_has_pages_of_its_own_from_its_first_position_on():
     assert not table.can_fork(0, 4 * PAGE)
     table.adopt(fork)
     assert table.array.tolist() == fork.array.tolist()
+    assert pool.held == 4
+    table.adopt(fork)
+    table.drop(fork)
     assert pool.held == 4
     other = table.fork(3 * PAGE, 3 * PAGE + 9)
     table.drop(other)

@@ -110,8 +110,16 @@ class Fork:
 
     first: int
     pages: list[int]
+    """None are left once it was adopted or dropped, so that either changes nothing then."""
     array: NDArray[np.int32]
     """int32, all pages of the sequence so continued."""
+
+
+def _taken(fork: Fork) -> list[int]:
+    """Return a fork's pages, which it has no more."""
+    pages = [*fork.pages]
+    fork.pages.clear()
+    return pages
 
 
 class PageTable:
@@ -168,13 +176,15 @@ class PageTable:
 
     def adopt(self, fork: Fork) -> None:
         """Go on in the pages of a fork in place of its own there."""
-        end = fork.first + len(fork.pages)
-        self._pool.let_go(self._pages[fork.first : end])
-        self._set([*self._pages[: fork.first], *fork.pages, *self._pages[end:]])
+        pages = _taken(fork)
+        end = fork.first + len(pages)
+        own = self._pages[fork.first : end]
+        self._set([*self._pages[: fork.first], *pages, *self._pages[end:]])
+        self._pool.let_go(own)
 
     def drop(self, fork: Fork) -> None:
         """Give the pages of a fork back."""
-        self._pool.let_go(fork.pages)
+        self._pool.let_go(_taken(fork))
 
     def pages_to_take(self, tokens: Sequence[int], positions: int) -> int:
         """Return by how many an empty table that begins with `reuse` lowers the free pages."""

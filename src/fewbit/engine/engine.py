@@ -31,7 +31,7 @@ from fewbit.engine.drafting import Drafting
 from fewbit.engine.ending import Ending, generation_record, take
 from fewbit.engine.pace import PromptPace
 from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
-from fewbit.engine.scheduler import Limits, Plan, Scheduler, Work
+from fewbit.engine.scheduler import Limits, Scheduler, Work
 from fewbit.engine.stop import StopMatcher
 from fewbit.errors import RequestError, UsageError
 from fewbit.records.generation import EngineRecord, FinishReason
@@ -224,16 +224,20 @@ class Engine:
         plan = self._scheduler.plan(self._drafts(prompt_rows), prompt_rows)
         if plan.input is None:
             return outputs
-        begun = self._clock()
         try:
-            drawn = self._run(plan.input, plan.work)
+            return outputs + self._take_step(plan.input, plan.work)
         except BaseException:
             for work in plan.work:
                 _settle_forks(work, None)
             raise
+
+    def _take_step(self, step: StepInput, works: Sequence[Work]) -> list[Output]:
+        """Run a step, learn from it, and return what it brought."""
+        begun = self._clock()
+        drawn = self._run(step, works)
         ended = self._clock()
-        self._measure(plan.work, len(plan.input.tokens), ended - begun)
-        outputs += self._postprocess(plan, drawn, ended)
+        self._measure(works, len(step.tokens), ended - begun)
+        outputs = self._postprocess(works, drawn, ended)
         if self._drafting:
             self._drafting.settle()
         return outputs
@@ -310,9 +314,11 @@ class Engine:
         if self._drafting:
             self._drafting.measure(works, rows, seconds)
 
-    def _postprocess(self, plan: Plan, drawn: dict[int, Drawn], now: float) -> list[Output]:
+    def _postprocess(
+        self, works: Sequence[Work], drawn: dict[int, Drawn], now: float
+    ) -> list[Output]:
         outputs = []
-        for work in plan.work:
+        for work in works:
             if work.row is None:
                 begin = work.generation.computed
                 work.generation.settle(work.taken)
@@ -421,7 +427,10 @@ class Engine:
 
 
 def _settle_forks(work: Work, branch: int | None) -> None:
-    """Let a sequence go on in the pages of the branch that was accepted; give back the others'."""
+    """Let a sequence go on in the pages of the branch that was accepted; give back the others'.
+
+    What was settled stays so: a fork gives its pages away once.
+    """
     for i, fork in enumerate(work.forks):
         if i == branch:
             work.generation.table.adopt(fork)
