@@ -25,16 +25,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that takes the place of `path` when the block ends without an error.
 
     Until then `path` keeps its old content; when the block raises, the new bytes are removed. Of a
-    link the file behind it is replaced. A pipe or a device has no old content and no successor: it
-    is written into.
+    link the file behind it is replaced.
 
     Raises:
         OutputError: the folder does not exist or cannot be written, or the disk is full.
     """
-    if is_stream(path):
-        with _written_into(path) as file:
-            yield file
-        return
     path = Path(os.path.realpath(path))
     try:
         descriptor, name = tempfile.mkstemp(_PARTIAL, f".{path.name}.", path.parent)
@@ -65,19 +60,23 @@ def is_stream(path: Path) -> bool:
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113
 
 
-@contextlib.contextmanager
-def _written_into(path: Path) -> Iterator[BinaryIO]:
-    try:
-        with path.open("wb") as file:
-            yield file
-    except OSError as error:
-        raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
-
-
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` with `content` atomically; raises as `replacing` does."""
+    """Replace `path` with `content` atomically; raises as `replacing` does.
+
+    A pipe or a device has no old content and no successor: it is written into.
+    """
+    if is_stream(path):
+        _write_into(path, content)
+        return
     with replacing(path) as file:
         file.write(content)
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
 
 
 @contextlib.contextmanager
