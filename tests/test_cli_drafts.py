@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tiny_models import CONFIGS, random_weights, write_huggingface
 from tiny_text import write_text_files
 
@@ -13,7 +14,8 @@ from fewbit.errors import FewbitError, UsageError
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import built_in
-from fewbit.records.base import from_json
+from fewbit.records.base import from_json, to_json
+from fewbit.records.costs import KeptCosts
 from fewbit.records.generation import GenerationReport
 
 DRAFTS = ("nested", "exit:1", "low-bit:int4-g32", "ngram+nested", "suffix+exit:2")
@@ -67,6 +69,23 @@ def test_costs_are_measured_with_it(models, capsys):
         "--draft-costs", "measured",
     )  # fmt: skip
     assert report.generation.draft.draft == "nested"
+
+
+def test_costs_that_tell_no_drafts_apart_are_measured_anew(models, capsys, tmp_path, monkeypatch):
+    """Those of a combined draft that an earlier layout kept as of one."""
+    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path))
+    command = ["generate", models[1], "-p", "a", "--max-tokens", "4", "--draft", "suffix+nested"]
+    assert run(command) == 0
+    [path] = (tmp_path / "costs").iterdir()
+    kept = from_json(KeptCosts, path.read_bytes(), name=str(path))
+    one = kept.costs.parts[0]
+    costs = replace(kept.costs, parts=(), sequences=one.sequences, draft_seconds=one.seconds)
+    path.write_bytes(to_json(KeptCosts(key=kept.key, costs=costs)))
+    capsys.readouterr()
+    assert run(command) == 0
+    assert "do not tell its drafts apart" in capsys.readouterr().err
+    assert run(command) == 0
+    assert "; kept in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,12 @@ def with_costs(
     problem = ""
     if choice == "kept":
         try:
-            if found := find_costs(folder, key):
-                line = f"{describe_costs(found)}; kept in {kept_path(folder, key)}"
+            found, place = find_costs(folder, key), kept_path(folder, key)
+            if found and _knows(found, speculation):
+                line = f"{describe_costs(found)}; kept in {place}"
                 return _priced(opened, speculation, found), line
+            if found:
+                problem = f"; those in {place} do not tell its drafts apart"
         except BadFileError as error:
             problem = f"; {error}"
     begun = time.perf_counter()
@@ -75,6 +78,13 @@ def with_costs(
         _priced(opened, speculation, costs),
         f"{describe_costs(costs)}; measured in {seconds:.1f} s{problem}",
     )
+
+
+def _knows(costs: CostTable, speculation: Speculation) -> bool:
+    """Whether costs are of each draft that is asked by itself, or of none, which are learned."""
+    from fewbit.speculate.combined import asked_parts
+
+    return len(costs.drafts) in (0, len(asked_parts(speculation.draft)))
 
 
 def _priced(opened: OpenedDraft, speculation: Speculation, costs: CostTable) -> OpenedDraft:
