@@ -13,7 +13,7 @@ from fewbit.runtime.step import PAGE, Span, StepInput
 CHAIN = 3
 BRANCHES = ((0, 2), (0, 1), (1, 1), (3, 2))
 """(depth, tokens) of each: two at the beginning, one in the middle, one behind the chain."""
-STORES = {"f16": CacheType.F16, "int8": CacheType.INT8}
+STORES = {"f16": CacheType.F16, "int8": CacheType.INT8, "int4": CacheType.INT4}
 
 
 def ids(count, seed):
