@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fewbit.cli import app
-from fewbit.cli.output import STDOUT, deliver
+from fewbit.cli.output import STDOUT, deliver, writable
 from fewbit.records.base import Record
 
 
@@ -53,3 +53,12 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     # The model does not exist: naming it instead would say that the file was looked at too late.
     assert app.run(["eval", "no-model", "--against", "no-model", option, target]) == 2
     assert option in capsys.readouterr().err
+
+
+def test_of_a_link_the_folder_behind_it_must_take_a_file(tmp_path: Path) -> None:
+    link, behind = tmp_path / "link", tmp_path / "behind" / "file"
+    link.symlink_to(behind)
+    with pytest.raises(ValueError, match="behind is no folder"):
+        writable(Path, link)
+    behind.parent.mkdir()
+    writable(Path, link)

@@ -37,10 +37,11 @@ def writable(_type: object, path: Path | None) -> None:
         return
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path's own, it answers where we may not look
         raise ValueError(f"{path} is a folder; give a file.")
-    if not os.path.isdir(path.parent):  # noqa: PTH112
-        raise ValueError(f"{path.parent} is no folder; make it, or choose another file.")
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"{path.parent} cannot be written; choose another file.")
+    folder = Path(os.path.realpath(path)).parent  # of a link the file behind it is replaced
+    if not os.path.isdir(folder):  # noqa: PTH112
+        raise ValueError(f"{folder} is no folder; make it, or choose another file.")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{folder} cannot be written; choose another file.")
 
 
 JsonOption: TypeAlias = Annotated[
