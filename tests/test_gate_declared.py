@@ -97,3 +97,11 @@ POOLED = gate("language/*", pool=True)
 def test_a_share_of_the_sources_own_rate_is_for_rates_alone():
     with pytest.raises(UsageError, match="language/kl is no proportion"):
         require_known([LANGUAGE], gate("language/kl", relative=0.2))
+
+
+def test_a_share_of_the_rate_does_not_concern_what_an_earlier_rule_judges():
+    brings = Brings({"tools/format": Measure.PROPORTION, "tools/seconds": Measure.RATIO}, ())
+    own = gate("tools/*", relative=0.2)
+    with pytest.raises(UsageError, match="tools/seconds is no proportion"):
+        require_known([brings], own)
+    require_known([brings], Gate(slices=(*gate("tools/seconds").slices, *own.slices)))

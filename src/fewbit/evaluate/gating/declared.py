@@ -65,7 +65,7 @@ def require_known(brings: Sequence[Brings], gate: Gate) -> None:
                 f"The pattern '{rule.match}' of the gate '{gate.name}' fits no slice; "
                 f"{_offer(rule.match, slices)}."
             )
-        _require_rates(rule, slices)
+        _require_rates(gate, rule, slices)
     for rule, names in _together(gate, slices):
         _require_one_measure(rule, {name: slices[name] for name in names})
     for waiver in gate.waive:
@@ -92,10 +92,10 @@ def _require_one_measure(rule: SliceRule, measures: Mapping[str, Measure]) -> No
         )
 
 
-def _require_rates(rule: SliceRule, slices: Mapping[str, Measure]) -> None:
+def _require_rates(gate: Gate, rule: SliceRule, slices: Mapping[str, Measure]) -> None:
     """Refuse a share of the source's own rate where a slice has none; of `SliceRule.relative`."""
-    fitting = [name for name in slices if fnmatchcase(name, rule.match)]
-    others = [name for name in fitting if slices[name] is not Measure.PROPORTION]
+    judged = [name for name in slices if _rule_of(gate, name) is rule]
+    others = [name for name in judged if slices[name] is not Measure.PROPORTION]
     if rule.relative and others:
         raise UsageError(
             f"The gate's rule '{rule.match}' has relative = {rule.relative:g}, but {others[0]} is "
