@@ -1,12 +1,15 @@
 """Outcomes that are kept: what a kill leaves, what a fingerprint tells apart."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import pytest
 
 from fewbit.errors import BadFileError
 from fewbit.records.answers import Likelihood
-from fewbit.records.kept import file_of, fingerprint, open_kept
+from fewbit.records.base import Record
+from fewbit.records.kept import Kept, file_of, fingerprint, open_kept
 
 FOUND = Likelihood(logprob=-1.25, tokens=2, greedy=True)
 OTHER = Likelihood(logprob=-3.5, tokens=1, greedy=False)
@@ -42,7 +45,12 @@ def test_a_line_cut_by_a_kill_is_dropped_and_what_follows_is_whole(tmp_path, cut
     assert open_kept(path).read(Likelihood) == {"one": FOUND, "three": OTHER}
 
 
-@pytest.mark.parametrize("line", [b"{", b"[]", b'{"name": 3, "record": {}}', b"\xff"])
+NESTED = b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", b'{"name": 3, "record": {}}', b"\xff", b'{"name": "x", "record": ' + NESTED]
+)
 def test_a_damaged_line_is_refused_with_its_number(tmp_path, line):
     path = tmp_path / "b.jsonl"
     open_kept(path).add("one", FOUND)
@@ -56,6 +64,16 @@ def test_a_record_of_another_kind_is_refused_by_name(tmp_path):
     path.write_text('{"name": "one", "record": {"logprob": 1.0}}\n')
     with pytest.raises(BadFileError, match="'one', which is no Likelihood"):
         open_kept(path).read(Likelihood)
+
+
+class Tree(Record, frozen=True):
+    below: Tree | None = None
+
+
+def test_a_record_nested_too_deep_is_refused_by_name():
+    text = b'{"below": ' * 50_000 + b"null" + b"}" * 50_000
+    with pytest.raises(BadFileError, match="'one', which is no Tree"):
+        Kept(None, {"one": text}).read(Tree)
 
 
 def test_a_fingerprint_depends_on_every_value_and_on_nothing_else():

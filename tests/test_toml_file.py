@@ -14,7 +14,12 @@ def test_a_table_is_read(tmp_path):
     assert read_toml(path, "recipe") == {"a": 1, "b": [{"c": "d"}]}
 
 
-@pytest.mark.parametrize("content", [b"a = ", b"a = '\xff'", b"a = 1\na = 2", b"#" * (LARGEST + 1)])
+NESTED = b"a = " + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content", [b"a = ", b"a = '\xff'", b"a = 1\na = 2", b"#" * (LARGEST + 1), NESTED]
+)
 def test_what_is_no_toml_is_named(tmp_path, content):
     path = tmp_path / "x.toml"
     path.write_bytes(content)

@@ -37,7 +37,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         )
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFileError(f"The {what} {path} is not valid: {error}.") from error
 
 

@@ -78,7 +78,7 @@ class Kept:
     def _record(self, kind: type[RecordT], name: str, text: bytes) -> RecordT:
         try:
             return msgspec.json.decode(text, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise BadFileError(
                 f"{self.path} has '{name}', which is no {kind.__name__} ({error}); remove the file "
                 "to measure again."
@@ -111,7 +111,7 @@ def open_kept(path: Path | None) -> Kept:
 def _entry(path: Path, number: int, line: bytes) -> tuple[str, bytes]:
     try:
         entry = msgspec.json.decode(line, type=_Line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFileError(
             f"Line {number} of {path} is damaged ({error}); remove the file to measure again."
         ) from error
