@@ -114,6 +114,11 @@ def test_the_axis_measures_both_arms_and_keeps_what_it_measured(pair, tmp_path, 
     monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", None)
     again = axis.run(arms_of(*pair, work=tmp_path / "work"), nothing)
     assert again.details == found.details
+    monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.measure_apart", probe)
+    monkeypatch.setattr("fewbit.evaluate.machine.memory_axis.host", lambda: "another machine")
+    axis.run(arms_of(*pair, work=tmp_path / "work"), nothing)
+    files = [f for f in (tmp_path / "work").rglob("*.jsonl") if '"process 1"' in f.read_text()]
+    assert len(files) == 4  # of two arms on two machines
 
 
 def test_a_line_through_two_peaks_says_how_many_fit():

@@ -15,6 +15,7 @@ from statistics import median
 from fewbit.errors import UsageError
 from fewbit.evaluate.arms import PAIR, Arms, Role
 from fewbit.evaluate.axis import Brings
+from fewbit.evaluate.conditions import host
 from fewbit.evaluate.machine.memory_probe import TOKENS, Task, measure_apart
 from fewbit.progress import Progress
 from fewbit.records.figures import size
@@ -100,7 +101,7 @@ class MemoryAxis:
     def _run(self, arms: Arms, role: Role, sequences: tuple[int, ...], name: str) -> MemoryRun:
         """Measure one process, or return what is kept of it."""
         party = arms.local(role)
-        kept = arms.kept(role, fingerprint(NAME, self.length, sequences))
+        kept = arms.kept(role, fingerprint(NAME, host(), self.length, sequences))
         task = Task(
             path=str(party.path), settings=party.settings, length=self.length, sequences=sequences
         )
