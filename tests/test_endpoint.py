@@ -246,7 +246,8 @@ def test_what_a_server_would_choose_by_itself_is_said():
             ask(sampling=SamplingParams(temperature=0)),
             ask("b", sampling=SamplingParams(top_k=3)),
         )
-    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    neutral |= {"repetition_penalty": 1.0, "repeat_penalty": 1.0}  # of vLLM, of llama-server
     first, second = (body for path, _, body in asked if path == CHAT)
     by_top = {body["top_k"]: body for body in (first, second)}
     assert neutral.items() <= by_top[-1].items() and by_top[-1]["temperature"] == 0

@@ -233,7 +233,8 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
 
     What does nothing is sent too: a server has defaults of its own otherwise (vLLM those that the
     model's folder recommends, llama-server a top-k of 40). The OpenAI API itself has no `top_k`,
-    `min_p` and `repetition_penalty`.
+    `min_p` and penalty of repetition. That one is sent by vLLM's name and by llama-server's, which
+    reads no other (documented: its README); each leaves the other's alone.
     """
     body: dict[str, Any] = {
         "temperature": params.temperature,
@@ -241,6 +242,7 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
         "top_k": params.top_k or _ALL,
         "min_p": params.min_p,
         "repetition_penalty": params.repetition_penalty,
+        "repeat_penalty": params.repetition_penalty,
         "frequency_penalty": params.frequency_penalty,
         "presence_penalty": params.presence_penalty,
     }
