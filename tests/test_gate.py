@@ -170,8 +170,21 @@ def test_a_slice_that_could_be_and_was_not_measured_is_inconclusive():
 
 def test_the_first_rule_that_fits_counts():
     found = axis(part(KL, items(normal(0.07))))
-    assert verdict([found], gate((KL, 0.1), ("language/*", 0.01))).outcome is A
+    fallback = SliceRule(match="language/*", margin=0.01, optional=True)
+    assert verdict([found], Gate(slices=(*gate((KL, 0.1)).slices, fallback))).outcome is A
     assert verdict([found], gate(("language/*", 0.01), (KL, 0.1))).outcome is R
+
+
+def test_what_an_earlier_rule_judges_is_not_measured_for_a_later_one():
+    found, rules = axis(part(KL, items(normal(0.01)))), gate((KL, 0.05), ("language/*", 1.03))
+    said = verdict([found], rules)
+    assert said.outcome is I
+    assert said.reasons[0] == (
+        "Of what 'language/*' fits only what earlier rules judge was measured (language/kl), and "
+        "its margin is not optional."
+    )
+    more = part(PPL, items(np.full(40, 0.001)), Measure.PERPLEXITY)
+    assert verdict([axis(*found.slices, more)], rules).outcome is A
 
 
 FAILED = Finding(name="kernels/float", axis="kernels", passed=False, found="One layer ran in bf16.")

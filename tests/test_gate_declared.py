@@ -105,3 +105,15 @@ def test_a_share_of_the_rate_does_not_concern_what_an_earlier_rule_judges():
     with pytest.raises(UsageError, match="tools/seconds is no proportion"):
         require_known([brings], own)
     require_known([brings], Gate(slices=(*gate("tools/seconds").slices, *own.slices)))
+
+
+def test_a_rule_for_which_earlier_ones_leave_nothing_is_refused_unless_it_is_optional():
+    first, rest = gate("language/*").slices, gate("language/kl").slices
+    with pytest.raises(UsageError, match=r"judge all that its 'language/kl' fits \(language/kl\)"):
+        require_known([LANGUAGE], Gate(slices=(*first, *rest)))
+    require_known([LANGUAGE], Gate(slices=(*rest, *first)))
+    require_known([LANGUAGE], Gate(slices=(*first, *map(optional, rest))))
+
+
+def optional(rule):
+    return replace(rule, optional=True)

@@ -59,12 +59,8 @@ def require_known(brings: Sequence[Brings], gate: Gate) -> None:
     findings = [name for one in brings for name in one.findings]
     measured = {_axis_of(name) for name in (*slices, *findings)}
     for rule in gate.slices:
-        fits = any(fnmatchcase(name, rule.match) for name in slices)
-        if not fits and not rule.optional and _axis_of(rule.match) in measured:
-            raise UsageError(
-                f"The pattern '{rule.match}' of the gate '{gate.name}' fits no slice; "
-                f"{_offer(rule.match, slices)}."
-            )
+        if not rule.optional and _axis_of(rule.match) in measured:
+            _require_slices(gate, rule, slices)
         _require_rates(gate, rule, slices)
     for rule, names in _together(gate, slices):
         _require_one_measure(rule, {name: slices[name] for name in names})
@@ -82,6 +78,21 @@ def _together(gate: Gate, names: Iterable[str]) -> Iterator[tuple[SliceRule, lis
     for rule in gate.slices:
         if rule.pool:
             yield rule, [name for name, found in first.items() if found is rule]
+
+
+def _require_slices(gate: Gate, rule: SliceRule, names: Iterable[str]) -> None:
+    """Refuse a rule that must judge something and has nothing to judge, since no ACCEPT follows."""
+    fitting = [name for name in names if fnmatchcase(name, rule.match)]
+    if not fitting:
+        raise UsageError(
+            f"The pattern '{rule.match}' of the gate '{gate.name}' fits no slice; "
+            f"{_offer(rule.match, names)}."
+        )
+    if not any(_rule_of(gate, name) is rule for name in fitting):
+        raise UsageError(
+            f"Earlier rules of the gate '{gate.name}' judge all that its '{rule.match}' fits "
+            f"({', '.join(fitting)}); leave it out, or put it first."
+        )
 
 
 def _require_one_measure(rule: SliceRule, measures: Mapping[str, Measure]) -> None:

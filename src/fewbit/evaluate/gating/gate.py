@@ -304,13 +304,9 @@ def _share(failed: Sequence[float]) -> str:
 
 def _unmeasured(gate: Gate, found: Sequence[_Measured]) -> list[_Said]:
     """Return a sentence for each rule that must be measured and was not, and one for the rest."""
-    names = [one.name for one in found]
-    absent = [r for r in gate.slices if not any(fnmatchcase(name, r.match) for name in names)]
+    absent = [rule for rule in gate.slices if not any(one.rule is rule for one in found)]
     said = [
-        (
-            Outcome.INCONCLUSIVE,
-            f"Nothing that '{rule.match}' fits was measured, and its margin is not optional.",
-        )
+        (Outcome.INCONCLUSIVE, _of_absent(rule, [one.name for one in found]))
         for rule in absent
         if not rule.optional
     ]
@@ -318,6 +314,16 @@ def _unmeasured(gate: Gate, found: Sequence[_Measured]) -> list[_Said]:
     if left:
         said.append((Outcome.ACCEPT, f"Declared, optional and not measured: {left}."))
     return said
+
+
+def _of_absent(rule: SliceRule, names: Sequence[str]) -> str:
+    taken = ", ".join(name for name in names if fnmatchcase(name, rule.match))
+    if taken:
+        return (
+            f"Of what '{rule.match}' fits only what earlier rules judge was measured ({taken}), "
+            "and its margin is not optional."
+        )
+    return f"Nothing that '{rule.match}' fits was measured, and its margin is not optional."
 
 
 def _verdict(
