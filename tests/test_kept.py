@@ -49,7 +49,8 @@ NESTED = b"[" * 200_000
 
 
 @pytest.mark.parametrize(
-    "line", [b"{", b"[]", b'{"name": 3, "record": {}}', b"\xff", b'{"name": "x", "record": ' + NESTED]
+    "line",
+    [b"{", b"[]", b'{"name": 3, "record": {}}', b"\xff", b'{"name": "x", "record": ' + NESTED],
 )
 def test_a_damaged_line_is_refused_with_its_number(tmp_path, line):
     path = tmp_path / "b.jsonl"

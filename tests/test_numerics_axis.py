@@ -1,5 +1,7 @@
 """The axis of numerics: taps change nothing, shares are true, and faults are located."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from brought import as_said
@@ -10,9 +12,10 @@ from tiny_subjects import letters
 from fewbit.calibrate.text import collect
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Role, Room
+from fewbit.evaluate.machine import taps
 from fewbit.evaluate.machine.numerics_axis import NumericsAxis, divergences, overflow
 from fewbit.evaluate.machine.routing import Routing, passed
-from fewbit.evaluate.machine.taps import Tally, Tapped, Watch
+from fewbit.evaluate.machine.taps import Tally, Tapped, Watch, watches
 from fewbit.formats.activations import quantize_activations, quantize_static, quantize_tokens
 from fewbit.model.runner import RunSettings
 from fewbit.program import Mixture
@@ -122,6 +125,20 @@ def test_clipped_values_are_those_beyond_the_last_code_of_a_static_scale():
     beyond = np.abs(np.rint(x / scale)) > 127
     assert tally_of(x, activations="int8-static", input_scale=float(scale)).clipped == beyond.sum()
     assert tally_of(x, activations="int8-g32").clipped == 0
+
+
+def test_scales_that_clip_nothing_are_measured_and_none_at_all_are_not(pair, found, monkeypatch):
+    def with_scales(*given):
+        for watch in watches(*given):
+            reads = watch.role == "input"
+            yield dataclasses.replace(watch, input_scale=1e6) if reads else watch
+
+    monkeypatch.setattr(taps, "watches", lambda *given: tuple(with_scales(*given)))
+    (clipped,) = AXIS.run(arms_of(*pair), nothing).slices
+    inputs = [site for site in found.details.sites if site.role == "input"]
+    assert clipped.name == "numerics/clipped"
+    assert [(i.source, i.candidate) for i in clipped.items] == [(0, 0)] * len(inputs)
+    assert found.slices == ()
 
 
 def test_an_outlier_is_told_beside_the_median():

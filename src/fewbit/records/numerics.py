@@ -31,6 +31,8 @@ class SiteNumerics(Record, frozen=True, kw_only=True):
     candidate_zeroed: float = 0.0
     candidate_overflow: int = 0
     """Keys or values beyond what their store can hold."""
+    static: bool = False
+    """Whether a static scale rounds it on either arm, so that something could be clipped."""
 
 
 class ExpertNumerics(Record, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from fewbit.evaluate.arms import Arm, Arms, Role, Room
 from fewbit.evaluate.axis import Brings
 from fewbit.evaluate.language.divergence import compare
 from fewbit.evaluate.machine.routing import Routing
-from fewbit.evaluate.machine.taps import STEP_ROWS, Tally, Tapped, Watch
+from fewbit.evaluate.machine.taps import STEP_ROWS, Seen, Tally, Tapped, Watch
 from fewbit.progress import Progress
 from fewbit.records.drawn import Band, Curve
 from fewbit.records.interval import Interval
@@ -152,15 +152,15 @@ class _Look:
 
     def sites(self) -> Iterator[SiteNumerics]:
         """Yield what was seen at each place that both arms have."""
-        source = dict(zip((w.tap for w in self._source.watched), self._source.tallies, strict=True))
-        for watch, tally in zip(self._candidate.watched, self._candidate.tallies, strict=True):
-            if watch.tap in source:
-                yield _site(watch, source[watch.tap], tally)
+        source = {seen[0].tap: seen for seen in self._source.seen()}
+        for seen in self._candidate.seen():
+            if (tap := seen[0].tap) in source:
+                yield _site(source[tap], seen)
 
     def finite(self) -> Finding:
         """Return whether every value of both arms was finite, and where the first was not."""
         for name, arm in (("candidate", self._candidate), ("source", self._source)):
-            for watch, tally in zip(arm.watched, arm.tallies, strict=True):
+            for watch, tally in arm.seen():
                 if tally.not_finite:
                     return self._not_finite(name, watch, tally)
         found = "Every value in the layers of both arms was finite."
@@ -219,7 +219,7 @@ def clipped_slice(sites: Sequence[SiteNumerics], tokens: int) -> Iterator[Slice]
         tokens: that were run, the weight of an item.
     """
     inputs = [site for site in sites if site.role == "input"]
-    if not any(site.source_clipped or site.candidate_clipped for site in inputs):
+    if not any(site.static for site in inputs):
         return
     yield Slice(
         name=CLIPPED,
@@ -280,7 +280,8 @@ def _rare_item(document: str, divergence: NDArray[np.float64]) -> Item | None:
     return Item(name=document, cluster=document, weight=len(divergence), source=0.0, candidate=mean)
 
 
-def _site(watch: Watch, source: Tally, candidate: Tally) -> SiteNumerics:
+def _site(at_source: Seen, at_candidate: Seen) -> SiteNumerics:
+    (read, source), (watch, candidate) = at_source, at_candidate
     return SiteNumerics(
         layer=watch.layer,
         site=watch.site,
@@ -296,6 +297,7 @@ def _site(watch: Watch, source: Tally, candidate: Tally) -> SiteNumerics:
         source_zeroed=source.share(source.zeroed),
         candidate_zeroed=candidate.share(candidate.zeroed),
         candidate_overflow=candidate.overflow,
+        static=read.input_scale is not None or watch.input_scale is not None,
     )
 
 

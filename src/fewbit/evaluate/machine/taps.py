@@ -209,6 +209,10 @@ def _limit(cache_type: CacheType) -> float:
             return np.inf
 
 
+Seen: TypeAlias = tuple[Watch, Tally]
+"""A watched buffer, and what was seen of it."""
+
+
 class Tapped:
     """An arm whose watched buffers can be seen; it shares weights and threads with its runner."""
 
@@ -240,6 +244,10 @@ class Tapped:
             taps=frozenset(watch.tap for watch in self.watched),
         )
 
+    def seen(self) -> Iterator[Seen]:
+        """Yield every watched buffer with what was seen of it so far."""
+        yield from zip(self.watched, self.tallies, strict=True)
+
     def run(
         self, tokens: NDArray[np.int32], position: int, where: str, *, all_logits: bool
     ) -> tuple[Floats, dict[Buffer, Floats]]:
@@ -258,7 +266,7 @@ class Tapped:
         piece = Piece(tokens, position, self._pages, rows if all_logits else rows[-1:])
         logits = self._executor.step(step_of([piece])).copy()
         kept = {}
-        for watch, tally in zip(self.watched, self.tallies, strict=True):
+        for watch, tally in self.seen():
             x = self._executor.tap(*watch.tap)
             tally.add(x, watch, where, position)
             if watch.role in ("router", "experts"):
