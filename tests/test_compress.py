@@ -332,3 +332,13 @@ def test_a_candidate_whose_logits_are_not_finite_is_left_out(tmp_path, source, m
 def test_an_output_that_cannot_be_looked_at_is_refused(tmp_path, source):
     with pytest.raises(OutputError, match="File name too long"):
         compress(source, tmp_path / ("x" * 300), AXES, settings("rtn-int8-g32"))
+
+
+def test_a_gate_that_could_accept_nothing_is_refused_before_any_work(tmp_path, source):
+    asking = msgspec.structs.replace(
+        MEASURING.gate, slices=(SliceRule(match="tasks/*", margin=0.1), *MEASURING.gate.slices)
+    )
+    chosen = replace(settings("rtn-int8-g32"), evaluation=replace(MEASURING, gate=asking))
+    with pytest.raises(UsageError, match=r"'tasks/\*'.*nothing could be accepted; measure tasks"):
+        compress(source, tmp_path / "out", AXES, chosen)
+    assert list(tmp_path.iterdir()) == []

@@ -44,7 +44,12 @@ from fewbit.compress.steps import (
 )
 from fewbit.errors import BadFileError, NumericalError, OutputError, UsageError
 from fewbit.evaluate.axis import Axis
-from fewbit.evaluate.evaluation import EvaluationSettings, evaluate, require_judgeable
+from fewbit.evaluate.evaluation import (
+    EvaluationSettings,
+    evaluate,
+    require_decidable,
+    require_judgeable,
+)
 from fewbit.model.facts import model_facts
 from fewbit.model.weights import open_model
 from fewbit.progress import Progress, unwatched
@@ -127,7 +132,8 @@ def compress(
         OutputError: `out` holds something else, lies in the source, or cannot be written; it is
             untouched then.
         UsageError: no recipe is named, none would make the source smaller or fits the budget, or
-            there is work of another run on `out`; or the gate names what the axes cannot have.
+            there is work of another run on `out`; or the gate names what the axes cannot have, or
+            asks for what none of them has.
         StoppedError: an interrupt came when part of the work was kept.
         BadFileError, MissingError, UnsupportedError, KernelError: the source cannot be used.
         NumericalError: the source's weights or logits are not finite.
@@ -135,6 +141,7 @@ def compress(
     chosen = settings or CompressSettings()
     started = time.perf_counter()
     require_judgeable(axes, chosen.evaluation.gate)
+    require_decidable(axes, chosen.evaluation.gate)
     _require_ours(out)
     require_apart(out, source)
     with open_model(source) as opened, claimed_job(out, chosen.resume) as job:

@@ -22,7 +22,7 @@ from fewbit.evaluate.artefact.scan import BRINGS, scan
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.conditions import conditions
 from fewbit.evaluate.floor import Floor, floor_of
-from fewbit.evaluate.gating.declared import require_known
+from fewbit.evaluate.gating.declared import require_acceptable, require_known
 from fewbit.evaluate.gating.file import find_gate
 from fewbit.evaluate.gating.gate import judge, waived
 from fewbit.evaluate.gating.sequential import at_look
@@ -124,6 +124,11 @@ def evaluate(
 def require_judgeable(axes: Sequence[Axis], gate: Gate) -> None:
     """Refuse a gate that names what neither the axes nor the scan can have; as `require_known`."""
     require_known([BRINGS, *(axis.brings for axis in axes)], gate)
+
+
+def require_decidable(axes: Sequence[Axis], gate: Gate) -> None:
+    """Refuse a gate that can accept nothing measured by these axes; as `require_acceptable`."""
+    require_acceptable([BRINGS, *(axis.brings for axis in axes)], gate)
 
 
 @contextmanager

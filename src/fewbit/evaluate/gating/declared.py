@@ -72,6 +72,26 @@ def require_known(brings: Sequence[Brings], gate: Gate) -> None:
             )
 
 
+def require_acceptable(brings: Sequence[Brings], gate: Gate) -> None:
+    """Refuse, before anything is made, a gate that can accept nothing for want of an axis.
+
+    Args:
+        brings: of every axis that is to run.
+        gate: the margins.
+
+    Raises:
+        UsageError: names the rule that is not optional and that no slice can fit.
+    """
+    names = [name for one in brings for name in one.slices]
+    for rule in gate.slices:
+        if not rule.optional and not any(fnmatchcase(name, rule.match) for name in names):
+            raise UsageError(
+                f"The gate '{gate.name}' asks for '{rule.match}', which no axis that is measured "
+                f"brings, so that nothing could be accepted; measure {_axis_of(rule.match)} too, "
+                "or give the rule optional = true."
+            )
+
+
 def _together(gate: Gate, names: Iterable[str]) -> Iterator[tuple[SliceRule, list[str]]]:
     """Yield each rule that judges slices as one, with those of the names that it does."""
     first = {name: _rule_of(gate, name) for name in names}
