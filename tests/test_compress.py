@@ -342,3 +342,15 @@ def test_a_gate_that_could_accept_nothing_is_refused_before_any_work(tmp_path, s
     with pytest.raises(UsageError, match=r"'tasks/\*'.*nothing could be accepted; measure tasks"):
         compress(source, tmp_path / "out", AXES, chosen)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_that_trains_is_refused_without_text_before_any_work(tmp_path, source):
+    recipe = tmp_path / "trained.toml"
+    recipe.write_text(
+        'name = "trained"\nmethod = "rtn"\ntune = "weights"\n\n'
+        '[[rules]]\nmatch = "*"\nformat = "int8-g32"\n'
+    )
+    chosen = replace(settings("rtn-int2-g32", str(recipe)), tune_windows=0)
+    with pytest.raises(UsageError, match="'trained' trains, and tune_windows is 0"):
+        compress(source, tmp_path / "out", AXES, chosen)
+    assert list(tmp_path.iterdir()) == [recipe]

@@ -61,6 +61,7 @@ from fewbit.records.base import Record, from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
 from fewbit.records.kept import fingerprint
 from fewbit.records.outcome import Outcome
+from fewbit.records.recipe import Recipe
 from fewbit.records.runtime import Runtime
 from fewbit.report.html import compress_page
 from fewbit.runtime.chooser import choose_isa
@@ -131,9 +132,9 @@ def compress(
     Raises:
         OutputError: `out` holds something else, lies in the source, or cannot be written; it is
             untouched then.
-        UsageError: no recipe is named, none would make the source smaller or fits the budget, or
-            there is work of another run on `out`; or the gate names what the axes cannot have, or
-            asks for what none of them has.
+        UsageError: no recipe is named, none would make the source smaller or fits the budget, one
+            trains and is given no text, or there is work of another run on `out`; or the gate names
+            what the axes cannot have, or asks for what none of them has.
         StoppedError: an interrupt came when part of the work was kept.
         BadFileError, MissingError, UnsupportedError, KernelError: the source cannot be used.
         NumericalError: the source's weights or logits are not finite.
@@ -212,6 +213,7 @@ class _Run:
             return all_steps(form, self.settings.runtime, text, tuning=tuning), []
         names, runtime = self.settings.recipes, self.settings.runtime
         recipes = usual_recipes(runtime) if names is None else tuple(map(find, names))
+        _require_text(recipes, self.settings.tune_windows)
         plans, left_out = ladder(self.workshop, recipes)
         return [Step(p.recipe.name, Kind.NAMED, p.recipe, 1.0) for p in plans], left_out
 
@@ -319,6 +321,16 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
         reasons = " ".join(f"{u.recipe}: {u.reason}" for u in left_out[:3])
         raise UsageError(f"None of the recipes lies within {run.wanted.budget}. {reasons}")
     return tried, left_out
+
+
+def _require_text(recipes: Sequence[Recipe], tune_windows: int) -> None:
+    """Refuse a recipe that trains where no text is left for it."""
+    trained = next((recipe.name for recipe in recipes if recipe.tune is not None), None)
+    if trained is not None and not tune_windows:
+        raise UsageError(
+            f"The recipe '{trained}' trains, and tune_windows is 0; give it at least "
+            f"{LEAST_TUNED}, or leave the recipe out."
+        )
 
 
 def _clear(run: _Run, tried: Tried) -> None:
