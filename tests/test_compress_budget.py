@@ -9,8 +9,10 @@ from tiny_subjects import letters
 
 from fewbit.calibrate.mix import CalibrationSettings, Ingredient
 from fewbit.compress import loop as module
+from fewbit.compress.ladder import untried
 from fewbit.compress.loop import CompressSettings, compress
-from fewbit.errors import StoppedError, UsageError
+from fewbit.compress.making import Workshop
+from fewbit.errors import NumericalError, StoppedError, UsageError
 from fewbit.quantization.target import BitsTarget, parse_budget
 from fewbit.records.base import from_json
 from fewbit.records.evaluation import CompressReport
@@ -92,6 +94,49 @@ def test_the_closest_is_kept_apart_with_the_reasons(tmp_path, source, monkeypatc
     assert names == ["attempts", "closest", "report.html", "report.json"]
     assert (tmp_path / "out" / "closest" / "manifest.json").is_file()
     assert [u.recipe for u in report.untried] == ["raised-9bpw"]
+
+
+def with_base(*arguments, **options):
+    """Return rounding, the best way of finding codes, and raising."""
+    steps = _ALL(*arguments, **options)
+    return [s for s in steps if s.name.startswith(("rtn", "awq-gptq-refined", "raised"))]
+
+
+def no_number(_shop, planned, *_):
+    raise NumericalError(f"{planned.recipe.name} gives NaN.")
+
+
+def over(_shop, recipe):
+    return untried(recipe.name, "The runtime would not take it.")
+
+
+@pytest.mark.parametrize("cause", ["hopeless", "failed", "refused"])
+def test_what_cannot_be_made_is_not_built_on(tmp_path, source, monkeypatch, cause):  # noqa: F811
+    """Missing among the attempts may mean hopeless by itself, and just that is built on."""
+    bases = []
+
+    def seen(_step, _tried, base, *_):
+        bases.append(base and base.name)
+        return "Seen."
+
+    def only(planted, real, recipe_of):
+        def chosen(shop, given, *rest):
+            is_base = recipe_of(given).name.startswith("awq-gptq-refined")
+            return (planted if is_base else real)(shop, given, *rest)
+
+        return chosen
+
+    monkeypatch.setattr(module, "all_steps", with_base)
+    monkeypatch.setattr(module, "raised", seen)
+    if cause == "failed":
+        monkeypatch.setattr(module, "reason_to_leave_out", lambda *_, **__: "")
+        make = only(no_number, Workshop.make, lambda planned: planned.recipe)
+        monkeypatch.setattr(Workshop, "make", make)
+    if cause == "refused":
+        monkeypatch.setattr(module, "planned", only(over, module.planned, lambda recipe: recipe))
+    measuring = replace(MEASURING, gate=STRICTEST)
+    compress(source, tmp_path / "out", AXES, replace(settings("9bpw"), evaluation=measuring))
+    assert bases == ["awq-gptq-refined-int8-g32" if cause == "hopeless" else None]
 
 
 def test_a_stopped_run_goes_on_with_what_it_had(tmp_path, source, monkeypatch):  # noqa: F811

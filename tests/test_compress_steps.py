@@ -208,6 +208,14 @@ def test_a_step_is_not_built_on_rounding_where_better_codes_were_left_out_as_hop
     assert tuned(found, tried, base).recipe.method == step("rtn").recipe.method
 
 
+def test_a_step_is_built_on_the_nearest_where_the_best_codes_cannot_be_had():
+    tried = [(step("gptq"), attempt(judgement("language/kl", 0.4), tensors=TENSORS))]
+    found = tuned(Step("tuned-4.5bpw", Kind.TUNED, None, 0.3), tried, None)
+    assert found.why == "gptq-int4-g32 was the nearest, and is trained."
+    upper = Step("raised-4.5bpw", Kind.RAISED, None, 0.6)
+    assert raised(upper, tried, None, "fewbit", lambda recipe: True).recipe.method == "gptq"
+
+
 def test_a_step_says_what_speaks_for_it():
     assert reason_to_try(step("rtn"), []) == ""
     names = ("language/kl", "language/perplexity", "tasks/*", "tools/*")

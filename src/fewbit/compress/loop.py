@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -217,8 +217,17 @@ class _Run:
         plans, left_out = ladder(self.workshop, recipes)
         return [Step(p.recipe.name, Kind.NAMED, p.recipe, 1.0) for p in plans], left_out
 
-    def ready(self, step: Step, tried: Tried, *, last: bool) -> _Ready | Untried:
-        """Return a step with its recipe and plan, or why it is left out."""
+    def ready(
+        self, step: Step, tried: Tried, failed: Collection[str], *, last: bool
+    ) -> _Ready | Untried:
+        """Return a step with its recipe and plan, or why it is left out.
+
+        Args:
+            step: what it is.
+            tried: what was measured so far.
+            failed: the names of steps that gave no artefact.
+            last: whether none comes after it.
+        """
         if self.settings.budget is None:
             return self._planned(step, None)
         form, budget = self.uniform
@@ -233,13 +242,20 @@ class _Run:
         if step.kind is Kind.ALLOCATED:
             found, settings = self.workshop.allocate(told, self.settings.budget, form)
         elif step.kind is Kind.TUNED:
-            found = tuned(step, tried, base_step(form, runtime))
+            found = tuned(step, tried, self._base(failed))
         elif step.kind is Kind.RAISED:
             fits = self.workshop.fits(budget)
-            found = raised(step, tried, base_step(form, runtime), runtime, fits)
+            found = raised(step, tried, self._base(failed), runtime, fits)
         if isinstance(found, str):
             return untried(step.name, found)
         return self._planned(found, budget, settings)
+
+    def _base(self, failed: Collection[str]) -> Step | None:
+        """Return the step that finds codes best, unless it failed, is refused or does not fit."""
+        form, budget = self.uniform
+        base = base_step(form, self.settings.runtime)
+        usable = base.name not in failed and isinstance(self._planned(base, budget), _Ready)
+        return base if usable else None
 
     def _planned(
         self, step: Step, budget: Budget | None, settings: QuantizeSettings | None = None
@@ -294,9 +310,9 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
     """Try steps until one is accepted; of those that were not, the nearest one's artefact stays."""
     tried: list[tuple[Step, Attempt]] = []
     left_out: list[Untried] = []
-    failed: NumericalError | None = None
+    failed: dict[str, NumericalError] = {}
     for number, step in enumerate(steps, start=1):
-        ready = run.ready(step, tried, last=number == len(steps))
+        ready = run.ready(step, tried, failed, last=number == len(steps))
         if isinstance(ready, Untried):
             left_out.append(ready)
             run.tell(f"{step.name} is left out. {ready.reason}")
@@ -305,7 +321,7 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
         try:
             attempt = run.attempt(ready)
         except NumericalError as error:
-            failed = error
+            failed[ready.step.name] = error
             left_out.append(untried(ready.step.name, str(error), ready.planned.promised_bytes))
             run.tell(f"{ready.step.name}: {error}")
             shutil.rmtree(run.folder(ready.step.name), ignore_errors=True)
@@ -315,8 +331,8 @@ def _attempts(steps: Sequence[Step], run: _Run) -> tuple[list[tuple[Step, Attemp
         if attempt.evaluation.verdict.outcome is Outcome.ACCEPT:
             break
         _clear(run, tried)
-    if failed is not None and not tried:
-        raise failed
+    if failed and not tried:
+        raise list(failed.values())[-1]
     if not tried:
         reasons = " ".join(f"{u.recipe}: {u.reason}" for u in left_out[:3])
         raise UsageError(f"None of the recipes lies within {run.wanted.budget}. {reasons}")

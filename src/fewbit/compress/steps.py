@@ -139,7 +139,7 @@ def best_of(tried: Tried) -> tuple[Step, Attempt]:
     return min(tried, key=lambda one: distance(one[1].evaluation))
 
 
-def ground(tried: Tried, base: Step) -> tuple[Step, Attempt]:
+def ground(tried: Tried, base: Step | None) -> tuple[Step, Attempt]:
     """Return what a step builds on, and the attempt whose errors say where.
 
     That is the nearest attempt. Where the best way of finding codes was left out as hopeless by
@@ -147,14 +147,15 @@ def ground(tried: Tried, base: Step) -> tuple[Step, Attempt]:
 
     Args:
         tried: at least one attempt.
-        base: the step that finds codes best.
+        base: the step that finds codes best; None where it cannot be made.
     """
     best, attempt = best_of(tried)
-    left_out = base.name not in {step.name for step, _ in tried}
-    return (base if left_out and best.factor > base.factor else best), attempt
+    if base is None or base.name in {step.name for step, _ in tried}:
+        return best, attempt
+    return (base if best.factor > base.factor else best), attempt
 
 
-def tuned(step: Step, tried: Tried, base: Step) -> Step:
+def tuned(step: Step, tried: Tried, base: Step | None) -> Step:
     """Return a step with the recipe of the best so far, whole weights trained behind its grid.
 
     Args:
@@ -173,7 +174,7 @@ def tuned(step: Step, tried: Tried, base: Step) -> Step:
 
 
 def raised(
-    step: Step, tried: Tried, base: Step, runtime: Runtime, fits: Callable[[Recipe], bool]
+    step: Step, tried: Tried, base: Step | None, runtime: Runtime, fits: Callable[[Recipe], bool]
 ) -> Step | str:
     """Return a step that raises the worst matrices of the best so far, or why none can be.
 
