@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from planted import Candidate
@@ -25,6 +26,7 @@ from fewbit.evaluate.language.lockstep import Lockstep, divergences
 from fewbit.evaluate.language.score import Models
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.chosen_kernels import planned_kernels
+from fewbit.model.weights import open_model
 from fewbit.progress import Progress
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
@@ -49,10 +51,18 @@ class Bench:
         """Where outcomes are kept."""
         return self.folder / "work"
 
+    @cached_property
+    def made(self) -> Path:
+        """Where all lies that is made and measured of this source, apart from any other's."""
+        with open_model(self.source) as opened:
+            folder = self.folder / f"of-{fingerprint(opened.checkpoint.stamps())[:8]}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def kept(self, candidate: Candidate) -> Path:
         """Return where a candidate's evaluation is kept, or in a text why there is none."""
         asked = fingerprint(candidate.run, self.axes_of(candidate), self.options)
-        return self.folder / f"{candidate.name.replace(' ', '-')}-{asked[:8]}.json"
+        return self.made / f"{candidate.name.replace(' ', '-')}-{asked[:8]}.json"
 
     def axes_of(self, candidate: Candidate) -> tuple[str, ...]:
         """Return the axes that are run on a candidate."""
@@ -78,8 +88,8 @@ class Bench:
         return found
 
     def _measured(self, candidate: Candidate, progress: Progress) -> Evaluation | str:
-        source = candidate.source(self.source, self.folder)
-        path = candidate.make(self.source, self.folder)
+        source = candidate.source(self.source, self.made)
+        path = candidate.make(self.source, self.made)
         if candidate.findings is not None:
             return "; ".join(said(f) for f in candidate.findings(path) if not f.passed)
         axes = axes_named(self.axes_of(candidate), self.options)
@@ -127,7 +137,7 @@ def run_together(bench: Bench, candidates: Sequence[Candidate], progress: Progre
 
 
 def _party(bench: Bench, candidate: Candidate) -> LocalParty:
-    subject = open_subject(candidate.make(bench.source, bench.folder))
+    subject = open_subject(candidate.make(bench.source, bench.made))
     with subject.model.checkpoint:
         return local_party(subject, bench.settings(candidate).candidate_settings())
 

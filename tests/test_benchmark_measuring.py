@@ -2,7 +2,8 @@
 
 import pytest
 from benchmark_modules import imported
-from tiny_subjects import letters, sharp_weights, write_subject
+from tiny_models import random_weights
+from tiny_subjects import CONFIG, letters, sharp_weights, write_subject
 
 from fewbit.evaluate.axes import AxisOptions
 from fewbit.model.weights import open_model
@@ -102,3 +103,18 @@ def test_what_was_measured_is_not_measured_again(benchmark, folder, candidates, 
 
     assert one.measured(candidates[0], fail) == first
     benchmark["measuring"].run_together(one, candidates[:1], fail)
+
+
+def test_what_is_of_another_source_is_neither_taken_nor_in_the_way(benchmark, candidates, tmp_path):
+    source = write_subject(tmp_path / "source", weights=sharp_weights())
+    into = tmp_path / "into"
+    into.mkdir()
+
+    def kept():
+        one = benchmark["measuring"].Bench(into, source, AxisOptions())
+        return one.kept(candidates[0]), one.made
+
+    before = kept()
+    assert kept() == before
+    write_subject(source, weights=random_weights(CONFIG))
+    assert not {*kept()} & {*before}
