@@ -33,8 +33,10 @@ from trials import Trial, judge_all
 from fewbit.cli.progress import watched
 from fewbit.evaluate.axes import AxisOptions
 from fewbit.evaluate.gating.file import DEFAULT
+from fewbit.evaluate.gating.gate import judge
 from fewbit.progress import Progress
 from fewbit.records.evaluation import Evaluation
+from fewbit.records.gate import Judgement
 from fewbit.records.kept import fingerprint, open_kept
 from fewbit.records.measurement import AxisResult
 from fewbit.records.outcome import Outcome
@@ -76,13 +78,15 @@ def settled(candidate: Candidate, found: Evaluation | str) -> tuple[Outcome, str
 
 
 def decided_by(found: Evaluation) -> str:
-    """Return the figures that were held to a margin, over all that was measured."""
-    figures = ((one, one.excess or one.figure) for one in found.judgements)
-    return ", ".join(
-        f"{one.slice} {figure.value:.4g} of {one.margin:g}"
-        for one, figure in figures
-        if one.margin is not None
-    )
+    """Return the figures that are held to a margin, over all that was measured."""
+    figures = ((one, one.excess or one.figure) for one in held_to_margins(found))
+    return ", ".join(f"{one.slice} {figure.value:.4g} of {one.margin:g}" for one, figure in figures)
+
+
+def held_to_margins(found: Evaluation) -> Iterator[Judgement]:
+    """Yield what the built-in gate of today holds to a margin, whatever gate was there then."""
+    judgements, _ = judge(found.axes, DEFAULT)
+    yield from (one for one in judgements if one.margin is not None)
 
 
 def measured_trial(candidate: Candidate, found: Evaluation) -> Trial:
@@ -99,7 +103,7 @@ def margin_trials(sound: Evaluation, faulty: Evaluation) -> Iterator[Trial]:
     The slice's items are those of a candidate that is bad in it: what lies on a margin in earnest
     varies as bad ones do, not as good ones.
     """
-    for name in (one.slice for one in sound.judgements if one.margin is not None):
+    for name in (one.slice for one in held_to_margins(sound)):
         axes = _with_slice(sound.axes, faulty.axes, name)
         if axes is not None:
             gate = at_margin(axes, DEFAULT, name)

@@ -1,5 +1,7 @@
 """benchmarks/gate.py: sets drawn anew, truths on their margins, and what a fault is caught by."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from benchmark_modules import imported
@@ -105,6 +107,14 @@ def test_a_refusal_counts_as_rejected_and_says_by_what(benchmark):
         "identity: two templates",
     )
     assert gate.settled(candidate, "")[0] is Outcome.ACCEPT  # nothing was found of a fault
+
+
+def test_what_decides_is_told_by_the_gate_of_today(benchmark):
+    earlier = SimpleNamespace(axes=[measured(0.01)], judgements=())
+    assert benchmark["gate"].decided_by(earlier).startswith("language/kl 0.01")
+    assert benchmark["gate"].decided_by(earlier).endswith(" of 0.05")
+    trials = list(benchmark["gate"].margin_trials(earlier, earlier))
+    assert [one.name for one in trials] == ["language/kl on its margin"]
 
 
 def trial(benchmark, draw, drawn_from="x"):
