@@ -99,6 +99,16 @@ def test_always_inconclusive_misses_the_targets(benchmark, capsys):
     assert gate.show([gate.Row("x", good, always(Outcome.ACCEPT, 300))])
 
 
+def test_a_row_that_misses_is_not_hidden_by_those_that_meet(benchmark, capsys):
+    gate, resampling = benchmark["gate"], benchmark["resampling"]
+    bad = benchmark["planted"].Kind.BAD
+    rows = [gate.Row(f"x{i}", bad, resampling.always(Outcome.REJECT, 300)) for i in range(9)]
+    missed = resampling.Rates({Outcome.REJECT: 210, Outcome.INCONCLUSIVE: 90})
+    assert gate.show(rows)
+    assert not gate.show([*rows, gate.Row("lost", bad, missed)])
+    assert "REJECT >= 95%: NOT MET by lost\n" in capsys.readouterr().out
+
+
 def test_a_refusal_counts_as_rejected_and_says_by_what(benchmark):
     planted, gate = benchmark["planted"], benchmark["gate"]
     candidate = planted.Candidate("x", planted.Kind.BAD, planted.itself)
