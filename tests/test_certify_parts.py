@@ -164,3 +164,12 @@ def test_another_question_has_parts_of_its_own(tmp_path):
     for asked in ("one", "another"):
         parts_in(tmp_path, asked).once("plain", "a", equality.PlainRun, make)
     assert len(list((tmp_path / "certificates").iterdir())) == 2
+
+
+def test_another_build_has_parts_of_its_own(tmp_path, monkeypatch):
+    make = partial(equality.PlainRun, tokens=(1,), logprobs=(-0.5,))
+    parts_in(tmp_path, "asked").once("plain", "a", equality.PlainRun, make)
+    monkeypatch.setattr("fewbit.certify.parts.program_digest", lambda: "rebuilt")
+    other = partial(equality.PlainRun, tokens=(2,), logprobs=(-0.25,))
+    found = parts_in(tmp_path, "asked").once("plain", "a", equality.PlainRun, other)
+    assert found == other()

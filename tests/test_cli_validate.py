@@ -161,7 +161,9 @@ def test_what_cannot_be_is_refused_in_one_line(model, tmp_path, capsys, options,
 
 
 @pytest.mark.usefixtures("certified")
-def test_what_is_kept_is_not_timed_again_and_its_time_is_said(model, small, tmp_path, monkeypatch):
+def test_what_is_kept_is_not_timed_again_and_its_time_is_said(
+    model, small, tmp_path, monkeypatch, capsys
+):
     json, work = tmp_path / "v.json", str(tmp_path / "work")
     command = ["validate", model, "--draft", "ngram", "--against", model, *small]
     command += ["--work", work, "--json", str(json)]
@@ -177,6 +179,9 @@ def test_what_is_kept_is_not_timed_again_and_its_time_is_said(model, small, tmp_
     assert again.speculation == first.speculation
     assert again.questions[5].evidence == first.questions[5].evidence
     assert first.questions[5].evidence[-1].startswith("Measured at 20")
+    monkeypatch.setattr("fewbit.records.kept.program_digest", lambda: "rebuilt")
+    run(command)
+    assert "measured again" in capsys.readouterr().err
 
 
 def test_the_whole_is_as_its_worst_answer():

@@ -9,7 +9,7 @@ import pytest
 from fewbit.errors import BadFileError
 from fewbit.records.answers import Likelihood
 from fewbit.records.base import Record
-from fewbit.records.kept import Kept, file_of, fingerprint, open_kept
+from fewbit.records.kept import Kept, file_of, fingerprint, folder_digest, open_kept, program_digest
 
 FOUND = Likelihood(logprob=-1.25, tokens=2, greedy=True)
 OTHER = Likelihood(logprob=-3.5, tokens=1, greedy=False)
@@ -113,3 +113,21 @@ def test_what_is_kept_is_made_once(tmp_path):
         assert kept.once("one", Likelihood, make) == FOUND
         assert kept.once("one", Likelihood, make) == FOUND
     assert len(made) == 1
+
+
+def test_a_program_is_told_from_another_by_its_files(tmp_path):
+    """Code, native code and their names decide; what Python compiled of them does not."""
+    (tmp_path / "inner" / "__pycache__").mkdir(parents=True)
+    files = {tmp_path / "_native.so": b"\0one", tmp_path / "inner" / "a.py": b"a = 1"}
+    for path, content in files.items():
+        path.write_bytes(content)
+    seen = [folder_digest(tmp_path)]
+    (tmp_path / "inner" / "__pycache__" / "a.pyc").write_bytes(b"compiled")
+    assert folder_digest(tmp_path) == seen[0]
+    for path in files:
+        path.write_bytes(path.read_bytes()[:-1] + b"2")
+        seen.append(folder_digest(tmp_path))
+    (tmp_path / "inner" / "a.py").rename(tmp_path / "inner" / "b.py")
+    seen.append(folder_digest(tmp_path))
+    assert len(set(seen)) == len(seen) == 4
+    assert program_digest() == program_digest() and program_digest() not in seen

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fewbit.records.base import Record, RecordT
-from fewbit.records.kept import Kept, fingerprint, open_kept
+from fewbit.records.kept import Kept, fingerprint, open_kept, program_digest
 
 _SECONDS = "seconds"
 
@@ -65,5 +65,8 @@ class Parts:
 
 
 def parts_in(work: Path, *deciding: object) -> Parts:
-    """Return the parts that a work folder keeps of what all of `deciding` decides."""
-    return Parts(work / "certificates" / fingerprint(*deciding)[:16])
+    """Return the parts that a work folder keeps of what all of `deciding` decides.
+
+    And this very program: what another build has shown says nothing about this one.
+    """
+    return Parts(work / "certificates" / fingerprint(program_digest(), *deciding)[:16])

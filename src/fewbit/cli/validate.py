@@ -180,11 +180,10 @@ def _timed(
     target: Path, drafting: DraftOptions, speed: SpeedSettings, work: Path | None
 ) -> TimedSpeculation:
     """Measure the target with the draft, or take what an earlier run kept of just that."""
-    from fewbit import __version__
     from fewbit.cli.bench_draft import speculation_report
     from fewbit.evaluate.conditions import host
     from fewbit.evaluate.machine.turns import moment, now
-    from fewbit.records.kept import file_of, fingerprint, open_kept
+    from fewbit.records.kept import file_of, fingerprint, open_kept, program_digest
     from fewbit.records.speculation import TimedSpeculation
     from fewbit.runtime.native import threads_of
 
@@ -200,7 +199,7 @@ def _timed(
         return measure()
     settings = drafting.settings(speed.tokens, speed.concurrency)
     asked = drafting.draft, drafting.draft_tokens, drafting.draft_costs, settings, speed
-    machine = threads_of(speed.threads), host(), __version__
+    machine = threads_of(speed.threads), host(), program_digest()
     kept = open_kept(file_of(work, fingerprint(models), fingerprint("speculation", asked, machine)))
     return kept.once("speculation", TimedSpeculation, measure)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,22 @@ def fingerprint(*parts: object) -> str:
     for part in parts:
         digest.update(msgspec.json.encode(part, enc_hook=str, order="sorted"))
         digest.update(b"\n")
+    return digest.hexdigest()
+
+
+@cache
+def program_digest() -> str:
+    """Return what tells this very program from others of its version: `folder_digest` of it."""
+    return folder_digest(Path(__file__).parents[1])
+
+
+def folder_digest(folder: Path) -> str:
+    """Return the SHA-256 of a package's files and their names, but for what Python compiled."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{content} {path.relative_to(folder).as_posix()}\n".encode())
     return digest.hexdigest()
 
 
