@@ -1,5 +1,6 @@
 """`fewbit validate` on tiny models: from the command line to six answers, and each answer alone."""
 
+import json
 from itertools import islice
 
 import pytest
@@ -9,8 +10,10 @@ from tiny_subjects import write_subject
 
 from fewbit.certify import certificate, planted
 from fewbit.cli.app import run
+from fewbit.cli.validate import _models
 from fewbit.records.base import from_json, to_json
 from fewbit.records.certificate import Standing
+from fewbit.records.kept import fingerprint
 from fewbit.records.outcome import Outcome
 from fewbit.records.pair import PairVerdict
 from fewbit.records.speculation import ServedPrompts
@@ -182,6 +185,27 @@ def test_what_is_kept_is_not_timed_again_and_its_time_is_said(
     monkeypatch.setattr("fewbit.records.kept.program_digest", lambda: "rebuilt")
     run(command)
     assert "measured again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("of", ["target", "draft"])
+def test_timings_are_kept_of_a_model_with_all_that_it_says(tmp_path, file, of):
+    """Weights alone do not say how inputs are rounded, nor what a prompt is."""
+    models = {name: written(tmp_path / name) for name in ("target", "draft")}
+
+    def key():
+        return fingerprint(_models(models["target"], str(models["draft"])))
+
+    before = key()
+    assert key() == before
+    path = models[of] / file
+    content = json.loads(path.read_text())
+    if file == "tokenizer.json":
+        content["added_tokens"] = content["added_tokens"][:-1]
+    else:
+        content["said"] = "otherwise"
+    path.write_text(json.dumps(content))
+    assert key() != before
 
 
 def test_the_whole_is_as_its_worst_answer():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fewbit.evaluate.axis import Axis
     from fewbit.evaluate.evaluation import EvaluationSettings
     from fewbit.evaluate.machine.speed import SpeedSettings
+    from fewbit.model.weights import ModelSource
     from fewbit.records.evaluation import Evaluation
     from fewbit.records.pair import PairReport
     from fewbit.records.speculation import TimedSpeculation
@@ -194,7 +195,7 @@ def _timed(
             report=speculation_report(target, speed, drafting), moment=moment(began)
         )
 
-    models = _digests(target, drafting.draft)
+    models = _models(target, drafting.draft)
     if work is None or models is None:
         return measure()
     settings = drafting.settings(speed.tokens, speed.concurrency)
@@ -204,9 +205,8 @@ def _timed(
     return kept.once("speculation", TimedSpeculation, measure)
 
 
-def _digests(target: Path, draft: str) -> list[str] | None:
+def _models(target: Path, draft: str) -> list[object] | None:
     """Return what tells a target and the model of its draft from others; None for heads."""
-    from fewbit.checkpoint.checkpoint import content_digest
     from fewbit.cli.drafts import chosen_draft
     from fewbit.model.weights import open_draft_model, open_model
 
@@ -214,11 +214,20 @@ def _digests(target: Path, draft: str) -> list[str] | None:
     if chosen.head is not None:
         return None
     with open_model(target) as ours:
-        found = [content_digest(ours.checkpoint)]
+        found = [_deciding(ours)]
     if chosen.path is not None:
         with open_draft_model(chosen.path) as theirs:
-            found.append(content_digest(theirs.checkpoint))
+            found.append(_deciding(theirs))
     return found
+
+
+def _deciding(model: ModelSource) -> object:
+    """Return a model's tensors and what says how it reads and runs, which a GGUF's header has."""
+    from fewbit.checkpoint.checkpoint import HuggingFaceFacts, content_digest
+
+    facts = model.checkpoint.facts
+    said = facts if isinstance(facts, HuggingFaceFacts) else None
+    return content_digest(model.checkpoint), model.checkpoint.stamps(), said
 
 
 def _pair(target: Path, draft: str) -> PairReport | None:
