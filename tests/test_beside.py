@@ -250,7 +250,10 @@ def test_kept_weights_are_not_used_for_a_nested_draft_and_it_is_said(tmp_path):
 
 
 def test_a_copy_that_memory_has_no_room_for_is_refused(llama, monkeypatch):
-    little = Available(1000, "available in the system")
-    monkeypatch.setattr("fewbit.model.beside.available_memory", lambda: little)
+    """What the model has loaded and not touched yet is none of the room."""
+    monkeypatch.setattr(
+        "fewbit.model.beside.available_memory", lambda: Available(left, "available")
+    )
+    left = llama.loading.memory.store + llama.loading.memory.workspace
     with pytest.raises(UsageError, match=r"A copy in int4-g32 needs .* beside the model"):
         low_bit_copy(llama, parse_format("int4-g32"))

@@ -16,13 +16,15 @@ from fewbit.engine.loaded_draft import load_draft
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
-from fewbit.errors import UnsupportedError
+from fewbit.errors import UnsupportedError, UsageError
+from fewbit.model import memory
 from fewbit.model.cut_head import cut_head
 from fewbit.model.pieces import Piece, step_of
 from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 from fewbit.records.base import from_json
 from fewbit.records.generation import GenerationReport
+from fewbit.runtime.memory import Available
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.controller import FixedLengths
@@ -225,3 +227,17 @@ def test_a_draft_that_is_not_there_is_named(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "draft 'nowhere'" in said
     assert "ngram" in said
+
+
+def test_what_the_target_has_yet_to_take_is_no_room_for_a_draft(opened, monkeypatch):
+    target, path = opened
+    theirs = target.runner.loading.memory
+    left = load_draft(path, target, SETTINGS).runner.loading.memory.needed
+    left += theirs.store + theirs.workspace
+    monkeypatch.setattr(memory, "available_memory", lambda: Available(left, "left in a cgroup"))
+    load_draft(path, target, SETTINGS)
+    left -= 1
+    with pytest.raises(
+        UsageError, match=r"The draft model needs .* its target .* left in a cgroup"
+    ):
+        load_draft(path, target, SETTINGS)

@@ -275,9 +275,14 @@ def test_memory_is_counted_before_it_is_taken(folder, tmp_path, monkeypatch):
     assert plan.states == 100 * 3 * SIZES["hidden_size"] * 4
     assert plan.needed == plan.weights + plan.store + plan.workspace + plan.states
     assert "states of its target" in plan.described
-    small = Available(plan.needed - 1, "left in a planted cgroup")
-    monkeypatch.setattr(memory, "available_memory", lambda: small)
-    with pytest.raises(UsageError, match=r"The head .* needs .* left in a planted cgroup"):
+    theirs = target.loading.memory  # of which the store and the workspace are not touched yet
+    enough = plan.needed + theirs.store + theirs.workspace
+    left = [enough]
+    small = "left in a planted cgroup"
+    monkeypatch.setattr(memory, "available_memory", lambda: Available(left[0], small))
+    head_runner(open_head(path), target, pages=3, waiting=100)
+    left[0] -= 1
+    with pytest.raises(UsageError, match=r"The head .* needs .* its target .* in a planted cgroup"):
         head_runner(open_head(path), target, pages=3, waiting=100)
 
 

@@ -61,7 +61,7 @@ def load_draft(path: Path, target: LoadedModel, settings: RunSettings) -> Loaded
     pool = executor.pool if isinstance(executor, NativeExecutor) else None
     context = min(target.runner.context, source.config.context)
     own = replace(settings, context=context, kernel=None, activations=None, nested=False)
-    runner = runner_of(source, own, pool)
+    runner = runner_of(source, own, pool, target.runner.loading.memory)
     model = DraftModel(
         name=pair.draft.name,
         executor=runner.executor,

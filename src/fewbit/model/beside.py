@@ -130,18 +130,20 @@ def low_bit_copy(runner: Runner, form: NumberFormat) -> Binding:
         rows, columns = runner.source.outline(_own(runner, slot)).shape
         outline = QuantTensor(form, (rows, columns), np.empty((rows, 0), np.uint8))
         kernels[slot] = _chosen(runner, slot, outline)
-    _require_room(sum(kernels[slot].bytes for slot in copied), f"A copy in {form.name}")
+    copy = sum(kernels[slot].bytes for slot in copied)
+    _require_room(copy, runner.loading.memory.yet_to_take, f"A copy in {form.name}")
     binding = _bound(
         runner, program, kernels, lambda slot, t: _encoded(t, form) if slot in copied else t
     )
     return replace(binding, packed={s: m for s, m in binding.packed.items() if s not in copied})
 
 
-def _require_room(needed: int, what: str) -> None:
+def _require_room(needed: int, waiting: int, what: str) -> None:
     available = available_memory()
-    if available.bytes is not None and needed > available.bytes:
+    if available.bytes is not None and needed + waiting > available.bytes:
         raise UsageError(
-            f"{what} needs {size(needed)} of memory beside the model, and {size(available.bytes)} "
+            f"{what} needs {size(needed)} of memory beside the model, which takes {size(waiting)} "
+            f"more as it serves, and {size(available.bytes)} "
             f"is {available.limit}; take fewer bits, or a nested draft, which needs none."
         )
 

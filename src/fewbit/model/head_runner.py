@@ -131,7 +131,7 @@ def head_runner(source: HeadSource, target: Runner, pages: int, waiting: int = 0
         pages,
         waiting * TAPPED * config.target_hidden * FLOAT_BYTES,
     )
-    require_room(memory, f"The head {source.path}")
+    require_room(memory, f"The head {source.path}", target.loading.memory)
     taps = frozenset([next_state(config)])
     everything = range(len(fuse.program.ops))
     executor = target.executor

@@ -65,16 +65,25 @@ def workspace_bound(program: Program) -> int:
     return 2 * FLOAT_BYTES * _CHUNK_ROWS * (outside + max(widths.values(), default=0))
 
 
-def require_room(plan: MemoryPlan, what: str = "The model") -> None:
+def require_room(
+    plan: MemoryPlan, what: str = "The model", target: MemoryPlan | None = None
+) -> None:
     """Check that the memory is there for a model, or for what is named.
+
+    Args:
+        plan: what it needs.
+        what: what that is for.
+        target: of the model that it drafts for, which is loaded and has yet to serve.
 
     Raises:
         UsageError: it is not; the message has the numbers.
     """
-    if plan.available is None or plan.needed <= plan.available:
+    waiting = target.yet_to_take if target else 0
+    if plan.available is None or plan.needed + waiting <= plan.available:
         return
+    beside = f" beside {size(waiting)} that its target takes as it serves," if target else ""
     raise UsageError(
-        f"{what} needs {plan.described} and {size(plan.available)} is {plan.limit}; ask for a "
-        "shorter context or fewer sequences, keep keys and values in fewer bits (int8), or "
+        f"{what} needs {plan.described}{beside} and {size(plan.available)} is {plan.limit}; ask "
+        "for a shorter context or fewer sequences, keep keys and values in fewer bits (int8), or "
         "quantize the model to fewer bits."
     )

@@ -241,7 +241,12 @@ def load(
     return runner_of(open_model(Path(path)), settings)
 
 
-def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = None) -> Runner:
+def runner_of(
+    source: ModelSource,
+    settings: RunSettings,
+    pool: Pool | None = None,
+    target: MemoryPlan | None = None,
+) -> Runner:
     """Make an opened model ready to run.
 
     Weights are packed slot by slot and the file's pages let go of as they are, so peak memory is
@@ -252,6 +257,7 @@ def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = No
         source: the model.
         settings: how it is run.
         pool: threads that another executor of this process has, to share them; None for new ones.
+        target: the memory of the model that it drafts for; None where it serves itself.
 
     Raises:
         UsageError: a context longer than the model was made for, heads that the KV cache's type
@@ -266,7 +272,7 @@ def runner_of(source: ModelSource, settings: RunSettings, pool: Pool | None = No
         _refuse_fallbacks(binding)
     shapes = slot_shapes(source.config)
     memory = plan_memory(shapes, [program], binding.kernels.values(), pages)
-    require_room(memory)
+    require_room(memory, "The model" if target is None else "The draft model", target)
     taps = _taps(source.config, settings)
     if settings.executor == "reference":
         loading = LoadRecord(memory=memory, notes=source.checkpoint.notes, seconds=0.0)

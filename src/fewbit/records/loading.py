@@ -74,6 +74,11 @@ class MemoryPlan(Record, frozen=True, kw_only=True):
         return self.weights + self.store + self.workspace + self.states
 
     @property
+    def yet_to_take(self) -> int:
+        """What of it still counts as free when the model was loaded: it is taken as it is used."""
+        return self.store + self.workspace
+
+    @property
     def described(self) -> str:
         """The same in words."""
         parts = {
