@@ -171,7 +171,9 @@ def test_the_rule_is_settled_before_anything_is_drawn():
 
     draft = Watched(lambda seen, count: [0] * count)
     run(engine(draft, branches=3, longest=2), [Request(PROMPT, SamplingParams(), StopCondition(4))])
-    assert verifiers == {(Verifier.TOKEN, (2, 1)), (Verifier.TOKEN, (3,))}
+    # How many blocks four tokens take, and so whether one of a single token comes, is chance.
+    assert (Verifier.TOKEN, (2, 1)) in verifiers
+    assert verifiers <= {(Verifier.TOKEN, (2, 1)), (Verifier.TOKEN, (3,)), (Verifier.TOKEN, ())}
 
 
 def test_a_step_that_fails_gives_its_pages_back():
