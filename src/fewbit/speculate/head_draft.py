@@ -32,6 +32,7 @@ from fewbit.speculate.own_store import (
     KEEPS_UP,
     READ_ROWS,
     Placed,
+    beside,
     hold,
     portions,
     step_input,
@@ -312,10 +313,7 @@ class HeadDraft:
         rows = slice(state.base, state.base + whole * PAGE)
         fresh = PageTable(self._pool)
         self._write(tokens[1:][rows], states[rows], fresh)
-        pairs = zip(state.table.array[:whole], fresh.array, strict=True)
-        found = [(head.page(int(old)), head.page(int(new))) for old, new in pairs]
-        fresh.roll_back(0)
-        return found
+        return beside(state, fresh, whole, head.page)
 
     def spoil(self, tokens: Sequence[int]) -> None:
         """Write the rows of another text where the next sequence's pages will lie."""

@@ -17,7 +17,7 @@ from fewbit.cache.pages import PagePool, PageTable
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.reference import ReferenceExecutor
-from fewbit.runtime.step import PAGE, Span, StepInput
+from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingThreads
 from fewbit.speculate.drafts import DraftQuery, Proposal
 from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
@@ -25,6 +25,7 @@ from fewbit.speculate.own_store import (
     KEEPS_UP,
     READ_ROWS,
     Placed,
+    beside,
     hold,
     portions,
     step_input,
@@ -216,10 +217,7 @@ class ModelDraft:
         fresh = PageTable(self._pool)
         self._write(text[: whole * PAGE], fresh)
         assert isinstance(executor, NativeExecutor | ReferenceExecutor)
-        pairs = zip(state.table.array[:whole], fresh.array, strict=True)
-        found = [(executor.page(int(old)), executor.page(int(new))) for old, new in pairs]
-        fresh.roll_back(0)
-        return found
+        return beside(state, fresh, whole, executor.page)
 
     def spoil(self, tokens: Sequence[int]) -> None:
         """Write the rows of another text, its own ids, where the next sequence's pages will lie."""
@@ -231,9 +229,8 @@ class ModelDraft:
         """Write the rows of a text in one pass over it."""
         table.grow(len(text))
         for at in range(0, len(text), self._read_rows):
-            rows = np.array(text[at : at + self._read_rows], np.int32)
-            span = Span(0, len(rows), at, table.array)
-            self._model.executor.step(StepInput(rows, (span,), np.empty(0, np.int32)))
+            placed = Placed(text[at : at + self._read_rows], at, table.array)
+            self._model.executor.step(step_input([placed], [False]))
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""

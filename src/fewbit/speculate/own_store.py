@@ -64,6 +64,16 @@ def portions(runs: Iterable[_T], unread: Callable[[_T], int], rows: int) -> list
     return found
 
 
+def beside(
+    state: Stored, fresh: PageTable, pages: int, page: Callable[[int], bytes]
+) -> list[tuple[bytes, bytes]]:
+    """Return the first pages of a sequence, each with the fresh one; the fresh ones are let go."""
+    pairs = zip(state.table.array[:pages], fresh.array, strict=True)
+    found = [(page(int(old)), page(int(new))) for old, new in pairs]
+    fresh.roll_back(0)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Consecutive rows of a sequence: their tokens and where they stand in its pages."""
