@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.costs import DraftCostsOption
+from fewbit.cli.drafts import DraftTextOption, DraftTokensOption, DraftTreeOption
 from fewbit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,17 +32,9 @@ class DraftOptions:
             "model, ngram+MODEL, nested, exit:8, low-bit:q4_0, or the folder of a head."
         ),
     ] = "none"
-    draft_text: Annotated[
-        Path | None, Parameter(help="A text file that a suffix draft looks in too.")
-    ] = None
-    draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
-    draft_tree: Annotated[
-        int,
-        Parameter(
-            help="Branches beside the drafted chain at most, where they are expected to pay; 0 "
-            "drafts chains."
-        ),
-    ] = 0
+    draft_text: DraftTextOption = None
+    draft_tokens: DraftTokensOption = 8
+    draft_tree: DraftTreeOption = 0
     draft_costs: DraftCostsOption = "kept"
     prompts: Annotated[
         Path | None,

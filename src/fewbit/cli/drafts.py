@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from fewbit.engine.chosen_draft import ChosenDraft, OpenedDraft
 
 NONE = "none"
+
+DraftTextOption: TypeAlias = Annotated[
+    Path | None, Parameter(help="A text file that a suffix draft looks in too.")
+]
+DraftTokensOption: TypeAlias = Annotated[int, Parameter(help="Tokens drafted at once, at most.")]
+DraftTreeOption: TypeAlias = Annotated[
+    int,
+    Parameter(
+        help="Branches beside the drafted chain at most, where they are expected to pay; 0 "
+        "drafts chains."
+    ),
+]
 
 _UNPREPARED = (
     "it runs as its file has it; what 'fewbit draft prepare' makes of it costs less a token."

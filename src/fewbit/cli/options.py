@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from fewbit.cli.activations import ACTIVATIONS_HELP, ActivationsOption, rounding
 from fewbit.cli.cache import KV_HELP, ROTATE_HELP, KvOption, RotateOption, cache_type
 from fewbit.cli.costs import DraftCostsOption
+from fewbit.cli.drafts import DraftTextOption, DraftTokensOption, DraftTreeOption
 from fewbit.cli.log import LogOption
 from fewbit.errors import UsageError
 
@@ -117,17 +118,9 @@ class RunOptions:
             "greedy and seeded output stays the same bit for bit."
         ),
     ] = "none"
-    draft_text: Annotated[
-        Path | None, Parameter(help="A text file that a suffix draft looks in too.")
-    ] = None
-    draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
-    draft_tree: Annotated[
-        int,
-        Parameter(
-            help="Branches beside the drafted chain at most, where they are expected to pay; 0 "
-            "drafts chains."
-        ),
-    ] = 0
+    draft_text: DraftTextOption = None
+    draft_tokens: DraftTokensOption = 8
+    draft_tree: DraftTreeOption = 0
     draft_costs: DraftCostsOption = "kept"
     context: Annotated[int | None, Parameter(help="Positions of the prompt and the output.")] = None
     threads: Annotated[int | None, Parameter(help="Of the native executor; all cores.")] = None

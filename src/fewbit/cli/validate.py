@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fewbit.cli.bench_draft import DraftOptions
+from fewbit.cli.drafts import DraftTokensOption
 from fewbit.cli.measuring import AxesOptions
 from fewbit.cli.output import HtmlOption, JsonOption
 from fewbit.cli.running import RUNNING, RunningOptions, counts
@@ -49,7 +50,7 @@ class QualityOptions(AxesOptions):
 class ServiceOptions:
     """How the draft is used in service, which is how it is checked and measured."""
 
-    draft_tokens: Annotated[int, Parameter(help="Tokens drafted at once, at most.")] = 8
+    draft_tokens: DraftTokensOption = 8
     concurrency: Annotated[
         str, Parameter(help="How many requests at once; several numbers, separated by commas.")
     ] = _EXAMPLE
