@@ -12,6 +12,7 @@ from fewbit.engine.engine import Engine, Served
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
+from fewbit.errors import FewbitError
 from fewbit.records.generation import FinishReason
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingParams
@@ -68,6 +69,16 @@ def alone(new_engine, asked):
         outputs = list(new_engine().generate([request]))
         found.append(([t for o in outputs for t in o.tokens], "".join(o.text for o in outputs)))
     return found
+
+
+def sees(running, truth, asked, arrivals):
+    """Whether a storm over an engine ends in an error, a wrong output or a page left."""
+    try:
+        storm = Storm(running, asked, truth).run(arrivals)
+        storm.require_nothing_left()
+    except (AssertionError, LookupError, ValueError, FewbitError):
+        return True
+    return bool(storm.wrong)
 
 
 class Storm:

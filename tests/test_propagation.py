@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from solver_cases import statistics_of
 
 from fewbit.cli.calibration import CalibrationOptions
 from fewbit.errors import NumericalError, UsageError
 from fewbit.methods.hessian import DAMPING, SHRINKAGE
 from fewbit.methods.propagation import propagated
-from fewbit.methods.statistics import InputStatistics
 from fewbit.recipes import find
 
 OUTPUTS, INPUTS, ROWS = 5, 24, 90
@@ -37,12 +37,8 @@ def lags(x, seed=4):
 
 def statistics(x, d=None, r=None):
     wide = x.astype(np.float64)
-    return InputStatistics(
-        count=len(x),
-        squares=(wide**2).sum(axis=0),
-        largest=np.abs(x).max(axis=0),
-        absolute=np.abs(wide).sum(axis=0),
-        gram=(wide.T @ wide).astype(np.float32),
+    return dataclasses.replace(
+        statistics_of(x),
         drift=None if d is None else (d.astype(np.float64).T @ wide).astype(np.float32),
         lag=None if r is None else (r.astype(np.float64).T @ wide).astype(np.float32),
     )
