@@ -98,8 +98,7 @@ def compress(  # noqa: PLR0913
     """Try recipes until one is accepted; keep the evidence.
 
     Exit code 0: an accepted artefact is in OUT. 3: nothing was accepted, 4: not enough evidence;
-    OUT then holds the report, the evidence and, of a budget, the closest in OUT/closest. 75: it was
-    stopped, and the same command goes on.
+    OUT then holds report, evidence and, of a budget, the closest (OUT/closest). 75: run it again.
 
     Args:
         model: The source: a name, a GGUF file or a folder.

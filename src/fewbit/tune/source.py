@@ -7,7 +7,6 @@ for tests and comparisons, torch's does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from fewbit.model.pieces import Piece, step_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Program
 from fewbit.records.kernels import Activations
-from fewbit.runtime.chooser import ANY, choose, rounding_of
+from fewbit.runtime.chooser import choose, demand
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.step import PAGE
 from fewbit.runtime.torch_executor import TorchExecutor
@@ -59,7 +58,7 @@ def run_source(
 def _natively(
     source: ModelSource, program: Program, executor: TorchExecutor, largest: tuple[int, int]
 ) -> RunSource:
-    wanted = replace(ANY, activations=rounding_of(Activations.BF16))
+    wanted = demand(activations=Activations.BF16)
     binding = bind(source, program, lambda slot, tensor: choose(slot, tensor, wanted))
     stream = executor.stream.layer, executor.stream.site
     native = NativeExecutor(
