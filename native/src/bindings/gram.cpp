@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 
 namespace nb = nanobind;
@@ -26,10 +27,6 @@ using Square = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Pool = std::shared_ptr<ThreadPool>;
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
-}
 
 void require_rows(const Input& x, const std::vector<int64_t>& lengths) {
   const auto rows = static_cast<int64_t>(x.shape(0));

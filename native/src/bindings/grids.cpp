@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "executor/thread_pool.h"
@@ -35,10 +36,6 @@ using Tiles = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cp
 template <class T>
 using Part = std::optional<Matrix<T>>;
 using Range = std::tuple<float, float>;
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
-}
 
 template <class Array>
 bool shaped(const Array& matrix, int64_t rows, int64_t columns) {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "linear/layout.h"
@@ -48,10 +49,6 @@ std::vector<std::string> available_isas() {
     if (isa_available(isa)) names.emplace_back(name);
   }
   return names;
-}
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
 }
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::device::cpu>;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "executor/thread_pool.h"
@@ -30,10 +31,6 @@ using MutableFactor = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::
 using MutableVector = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Order = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Diagonal = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
-}
 
 template <class Array>
 bool shaped(const Array& array, int64_t tiles, int64_t columns) {

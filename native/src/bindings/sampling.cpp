@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "sampling/block.h"
 #include "sampling/philox.h"
@@ -45,10 +46,6 @@ const char* fault_name(SamplingFault fault) {
     default:
       return "";
   }
-}
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
 }
 
 TokenSampler make_sampler(double temperature, int64_t top_k, double top_p, double min_p,

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "executor/thread_pool.h"
 
@@ -28,10 +29,6 @@ template <class T>
 using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Pool = std::shared_ptr<ThreadPool>;
 using Bits = uint16_t;
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
-}
 
 template <class A, class B>
 bool alike(const A& a, const B& b) {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "linear/repack.h"
@@ -24,10 +25,6 @@ namespace {
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using NewMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
-
-void require(bool holds, const char* message) {
-  if (!holds) throw std::invalid_argument(message);
-}
 
 // Rows rounded to bf16 with the memory they lie in.
 struct BfloatRows {
