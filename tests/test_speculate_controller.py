@@ -5,9 +5,10 @@ from simulated import DEAR_ROWS, GREEDY, LARGE, LOOKUP, STEP, ChanceDraft, serve
 
 from fewbit.errors import UsageError
 from fewbit.speculate import survival
-from fewbit.speculate.controller import LengthController, Plan
+from fewbit.speculate.controller import LengthController
 from fewbit.speculate.costs import Shape, step_seconds
 from fewbit.speculate.ledger import EXPLORATION_STEPS, SHARE
+from fewbit.speculate.planned import Plan
 
 WORKLOADS = {
     "nothing accepted": lambda sequence, position, index: 0.0,

@@ -6,9 +6,10 @@ import pytest
 from simulated import DEAR_ROWS, LARGE
 
 from fewbit.records.costs import CostTable
-from fewbit.speculate.controller import Ask, FixedLengths, LengthController
+from fewbit.speculate.controller import FixedLengths, LengthController
 from fewbit.speculate.costs import Shape
 from fewbit.speculate.length import DraftPrices, Prices
+from fewbit.speculate.planned import Ask
 from fewbit.speculate.tree_shape import (
     CHAIN,
     SiblingAcceptance,

@@ -11,9 +11,9 @@ from fewbit.engine.scheduler import Work
 from fewbit.records.generation import DraftPartRecord, SpeculationRecord
 from fewbit.sampling import Branch, Drawn, Verifier
 from fewbit.speculate.combined import able_parts, asked_parts
-from fewbit.speculate.controller import Ask, Plan, SequenceLength
 from fewbit.speculate.costs import Shape
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, reach_of
+from fewbit.speculate.planned import Ask, Plan, SequenceLength
 from fewbit.speculate.tree_shape import CHAIN, TreeShape
 from fewbit.speculate.verifier import verifier_for
 

@@ -13,8 +13,9 @@ from fewbit.records.costs import CostTable
 from fewbit.records.costs import Forecast as ForecastRecord
 from fewbit.records.generation import BranchCount, GenerationRecord, PositionCount
 from fewbit.sampling import Branch, SamplingParams, TokenLogprob, TokenSampler
-from fewbit.speculate.controller import LengthController, SequenceLength
+from fewbit.speculate.controller import LengthController
 from fewbit.speculate.drafts import Draft
+from fewbit.speculate.planned import SequenceLength
 from fewbit.tokens.grammar import Grammar
 
 
