@@ -10,7 +10,7 @@ from fewbit.engine.request import Request, Speculation
 from fewbit.errors import FewbitError
 from fewbit.keyed_random import Purpose, uniform
 from fewbit.records.certificate import Acceptance
-from fewbit.sampling import Branch, Drawn, TokenLogprob, sample_blocks
+from fewbit.sampling import Branch, Drawn, TokenLogprob, sample_blocks, tree_rows
 from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
@@ -35,7 +35,7 @@ class Tally:
         found = sample_blocks(logits, blocks, **options)
         for block, drawn in zip(blocks, found, strict=True):
             accepted = len(drawn.tokens) - (drawn.fault is None)
-            self._proposed += len(block.draft) + sum(len(b.tokens) for b in block.branches)
+            self._proposed += tree_rows(block.draft, block.branches)
             self._tested += min(accepted + 1, len(block.draft))
             self._accepted += accepted
         return found

@@ -25,7 +25,7 @@ from fewbit.engine.pace import shares
 from fewbit.engine.request import Generation
 from fewbit.errors import UsageError
 from fewbit.runtime.step import PAGE, Span, StepInput
-from fewbit.sampling import Branch
+from fewbit.sampling import Branch, tree_rows
 from fewbit.speculate.drafts import Proposal
 
 
@@ -77,15 +77,14 @@ class Work(NamedTuple):
     @property
     def drafted(self) -> int:
         """How many rows are of drafted tokens."""
-        return len(self.draft) + sum(len(branch.tokens) for branch in self.branches)
+        return tree_rows(self.draft, self.branches)
 
     def path(self, branch: int | None) -> list[int]:
         """Return the rows of the step on the way to the end of the draft, or of a branch."""
         if branch is None:
             return list(range(self.start, self.start + self.taken + len(self.draft)))
         depth, tokens = self.branches[branch]
-        first = self.start + self.taken + len(self.draft)
-        first += sum(len(other.tokens) for other in self.branches[:branch])
+        first = self.start + self.taken + tree_rows(self.draft, self.branches[:branch])
         return [
             *range(self.start, self.start + self.taken + depth),
             *range(first, first + len(tokens)),
@@ -187,7 +186,7 @@ class Scheduler:
                 draft = draft[: _room(generation) - 1]
                 branches = _fitting(asked.branches, len(draft), draft_rows - len(draft))
                 chosen[generation] = _Rows(1, draft, branches)
-                drafted = len(draft) + sum(len(branch.tokens) for branch in branches)
+                drafted = tree_rows(draft, branches)
                 draft_rows -= drafted
                 rows -= drafted
         if decoding and prompt_rows is not None:

@@ -33,6 +33,7 @@ from fewbit.sampling.draws import (
     TokenLogprob,
     draw_proposals,
     sample_blocks,
+    tree_rows,
 )
 from fewbit.sampling.params import BAN, SMALLEST_TEMPERATURE, SamplingParams
 from fewbit.sampling.sampler import TokenSampler
@@ -59,4 +60,5 @@ __all__ = [
     "distribution",
     "draw_proposals",
     "sample_blocks",
+    "tree_rows",
 ]

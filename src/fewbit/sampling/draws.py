@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,11 @@ class Branch(NamedTuple):
 
     depth: int
     tokens: tuple[int, ...]
+
+
+def tree_rows(chain: Sequence[int], branches: Iterable[Branch]) -> int:
+    """Return how many rows the tokens of a draft and of its branches take."""
+    return len(chain) + sum(len(branch.tokens) for branch in branches)
 
 
 class Block(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fewbit.sampling import Branch
+from fewbit.sampling import Branch, tree_rows
 from fewbit.speculate.candidates import candidates_accept_reject
 from fewbit.speculate.rows import draw, pick
 
@@ -93,4 +93,4 @@ def tree_match(
         if branch is None:
             return found, None
         along, taken = branches[branch].tokens, 1
-        row = len(chain) + 1 + sum(len(other.tokens) for other in branches[:branch])
+        row = 1 + tree_rows(chain, branches[:branch])
