@@ -179,7 +179,7 @@ def concurrent(run: Run) -> Iterator[Row]:
             texts = builtin_prompts()[kind]
             ids = [ours.ask("prompt", text=texts[i % len(texts)]) for i in range(SEQUENCES)]
             for draft in drafts:
-                turns = _turns(ours, draft, [ids] * max(1, run.turns // 4), run.tokens)
+                turns = _turns(ours, draft, [ids] * max(1, run.turns // 2), run.tokens)
                 shown = Path(draft).stem
                 yield from _rows(f"{name}, {SEQUENCES} at once, {shown}, {kind}", turns, 0.97)
         _note_costs(run, ours, drafts)
@@ -194,7 +194,7 @@ PARTS: Mapping[str, Callable[[Run], Iterator[Row]]] = {
     "concurrent": concurrent,
 }
 
-MINUTES = {"pair": 4, "sampled": 2, "peer": 3, "lookup": 6, "nested": 3, "concurrent": 4}
+MINUTES = {"pair": 4, "sampled": 2, "peer": 3, "lookup": 6, "nested": 3, "concurrent": 8}
 """What each needs by default on two quiet cores, the making of models the first time included."""
 
 
