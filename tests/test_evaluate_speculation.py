@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,14 +12,21 @@ from tiny_text import write_text_files
 
 from fewbit.cli.app import run
 from fewbit.engine.loaded import load_model
-from fewbit.engine.request import Speculation
+from fewbit.engine.request import Request, Speculation
+from fewbit.engine.stop import StopCondition
 from fewbit.errors import BadFileError, UsageError
 from fewbit.evaluate.prompts import builtin_prompts, read_prompts
-from fewbit.evaluate.speculation import SpeculationSettings, measure_speculation
+from fewbit.evaluate.speculation import (
+    SpeculationSettings,
+    measure_speculation,
+    measure_turn,
+    served_of,
+)
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json, to_json
 from fewbit.records.speculation import SpeculationReport
 from fewbit.report.speculation import print_speculation
+from fewbit.sampling import SamplingParams
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import NgramDraft
 
@@ -58,8 +66,11 @@ def test_both_sides_of_a_turn_say_the_same(runs):
         assert len(found.turns) == len(found.speculation) == 2
         for turn in found.turns:
             assert turn.same_output
-            assert turn.plain.tokens == turn.drafted.tokens <= 23 * found.sequences
+            assert turn.plain.request_seconds > 0
+            assert turn.sooner > 0
             assert turn.gain > 0
+            if found.sequences == 1:
+                assert turn.plain.tokens == turn.drafted.tokens <= 23
         assert found.gains[0] <= found.gain <= found.gains[1]
 
 
@@ -67,6 +78,36 @@ def test_the_draft_was_used_and_is_counted(runs):
     for found in runs:
         assert sum(record.blocks for record in found.speculation) > 0
         assert found.acceptance is None or 0 <= found.acceptance <= 1
+
+
+def test_speed_is_that_of_the_time_in_which_every_place_is_taken():
+    # Two places; the third request takes the first one's, which stays empty from 6 on.
+    times = {0: [2.0, 3.0], 1: [2.0, 4.0, 8.0, 9.0], 2: [5.0, 6.0]}
+    found = served_of(times, begun=1.0, full=6.0)
+    assert (found.tokens, found.seconds) == (3, 4.0)
+    assert found.request_seconds == pytest.approx((2 + 8 + 5) / 3)
+    whole = served_of(times, begun=1.0, full=math.inf)
+    assert (whole.tokens, whole.seconds) == (5, 7.0)
+
+
+def test_an_answer_without_a_token_counts_for_nothing():
+    found = served_of({0: [], 1: [2.0, 3.0]}, begun=1.0, full=math.inf)
+    assert (found.tokens, found.request_seconds) == (1, 2.0)
+    assert served_of({0: []}, begun=1.0, full=2.0).tokens == 0
+
+
+def test_requests_take_the_places_of_others(loaded):
+    requests = [asked(loaded, tokens) for tokens in (2, 8, 8, 8)]
+    speculation = Speculation(NgramDraft(longest=2, shortest=1), 4, control=FixedLengths)
+    turn, _ = measure_turn(loaded, speculation, requests, at_once=2)
+    # All but the first tokens: of the last request some come when a place is empty already.
+    assert 1 + 7 <= turn.plain.tokens < 1 + 3 * 7
+    assert turn.same_output
+
+
+def asked(loaded, tokens):
+    stop = StopCondition(tokens, frozenset(), ())
+    return Request(loaded.text_prompt("abcabcabc"), SamplingParams(temperature=0), stop)
 
 
 def test_without_a_seed_drawn_outputs_may_differ(loaded):

@@ -94,6 +94,7 @@ class Speculative:
         return {
             "plain": turn.plain.tokens_per_second,
             "drafted": turn.drafted.tokens_per_second,
+            "sooner": turn.sooner,
             "same": turn.same_output,
             "tokens": turn.drafted.tokens,
             "proposed": drafted,
@@ -110,7 +111,11 @@ class Speculative:
         stop = StopCondition(tokens, self._loaded.ends, ())
         requests = [Request(tuple(p), params, stop, sample=i) for i, p in enumerate(prompts)]
         return measure_turn(
-            self._loaded, self._draft.speculation, requests, drafted_first=drafted_first
+            self._loaded,
+            self._draft.speculation,
+            requests,
+            at_once=self._settings.sequences,
+            drafted_first=drafted_first,
         )
 
 

@@ -3,12 +3,18 @@
 The same requests run without a draft and with one, by turns in one process, so that both see the
 same machine; which goes first alternates. Every turn has an engine of its own, so that no turn
 finds prompts computed by another.
+
+Several at once are served as a service would: requests wait, and one takes the place of another
+that has ended. Speed is that of the time in which every place is taken. To the end of one batch it
+would be that of its slowest sequence, beside which the places of those that drafts sped up stand
+empty; what a request itself gains is in the seconds until its end.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, cycle, islice, pairwise
 
@@ -29,6 +35,8 @@ Notify = Callable[[str], None]
 """Told what is measured next."""
 
 _WARM_UP_TOKENS = 4
+_ROUNDS = 2
+"""Requests for each place, where there are several places."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,39 +86,50 @@ def measure_speculation(
     prompts = {kind: _ids(loaded, texts) for kind, texts in settings.prompts.items()}
     first = next(iter(prompts.values()))[:1]
     for draft in (None, speculation):
-        _serve(loaded, draft, _requests(loaded, first, settings, _WARM_UP_TOKENS))
+        _serve(loaded, draft, _requests(loaded, first, settings, _WARM_UP_TOKENS), 1)
     for sequences in settings.concurrency:
         for kind, ids in prompts.items():
             notify(f"{kind}, {sequences} at once")
-            yield _run(loaded, speculation, settings, kind, list(_groups(ids, sequences, settings)))
+            groups = _groups(ids, sequences, settings)
+            found = _turns(loaded, speculation, settings, sequences, groups)
+            yield _run(settings, kind, sequences, list(found))
 
 
-def _run(
+def _turns(
     loaded: LoadedModel,
     speculation: Speculation,
     settings: SpeculationSettings,
-    kind: str,
-    groups: Sequence[Sequence[tuple[int, ...]]],
-) -> SpeculationRun:
-    turns, records = [], []
+    sequences: int,
+    groups: Iterable[Sequence[tuple[int, ...]]],
+) -> Iterator[tuple[Turn, SpeculationRecord]]:
     for number, group in enumerate(groups):
         requests = _requests(loaded, group, settings, settings.tokens)
-        found = measure_turn(loaded, speculation, requests, drafted_first=number % 2 == 1)
+        found = measure_turn(
+            loaded, speculation, requests, at_once=sequences, drafted_first=number % 2 == 1
+        )
         if found is not None:
-            turns.append(found[0])
-            records.append(found[1])
-    if not turns:
+            yield found
+
+
+def _run(
+    settings: SpeculationSettings,
+    kind: str,
+    sequences: int,
+    found: Sequence[tuple[Turn, SpeculationRecord]],
+) -> SpeculationRun:
+    if not found:
         raise UsageError(
             f"every answer to the prompts of kind {kind!r} is over after its first token, so that "
             "there is nothing to measure; give others."
         )
+    turns, records = zip(*found, strict=True)
     return SpeculationRun(
         kind=kind,
-        sequences=len(groups[0]),
+        sequences=sequences,
         temperature=settings.temperature,
         seed=settings.seed,
-        turns=tuple(turns),
-        speculation=tuple(records),
+        turns=turns,
+        speculation=records,
     )
 
 
@@ -119,14 +138,15 @@ def measure_turn(
     speculation: Speculation,
     requests: Sequence[Request],
     *,
+    at_once: int,
     drafted_first: bool = False,
 ) -> tuple[Turn, SpeculationRecord] | None:
-    """Serve requests without a draft and with one.
+    """Serve requests, so many at once, without a draft and with one.
 
     None where an answer of one token is all there is, which has no speed.
     """
     order = (speculation, None) if drafted_first else (None, speculation)
-    found = {draft is not None: _serve(loaded, draft, requests) for draft in order}
+    found = {draft is not None: _serve(loaded, draft, requests, at_once) for draft in order}
     plain, drafted = found[False], found[True]
     if not plain.served.tokens or not drafted.served.tokens or drafted.speculation is None:
         return None
@@ -136,13 +156,15 @@ def measure_turn(
 
 
 def _serve(
-    loaded: LoadedModel, speculation: Speculation | None, requests: Sequence[Request]
+    loaded: LoadedModel, speculation: Speculation | None, requests: Sequence[Request], at_once: int
 ) -> _Serving:
-    """Serve requests that all arrive at once."""
-    engine = Engine(loaded.served, speculation, limits=Limits(sequences=len(requests)))
+    """Serve requests that all arrive at once and wait for a place."""
+    engine = Engine(loaded.served, speculation, limits=Limits(sequences=at_once))
+    begun = time.perf_counter()
     numbers = [engine.add(request) for request in requests]
     tokens: dict[int, list[int]] = {number: [] for number in numbers}
     times: dict[int, list[float]] = {number: [] for number in numbers}
+    left, full = len(numbers), math.inf
     while engine.busy:
         outputs = engine.step()
         now = time.perf_counter()
@@ -151,24 +173,41 @@ def _serve(
                 raise output.fault
             tokens[output.request] += output.tokens
             times[output.request] += [now] * len(output.tokens)
-    moments = list(chain.from_iterable(times.values()))
-    gaps = [b - a for found in times.values() for a, b in pairwise(found)]
-    served = ServedPrompts(
-        tokens=len(moments) - len(numbers),
-        seconds=max(moments) - min(moments),
+            left -= output.record is not None
+        if left < at_once:
+            full = min(full, now)
+    return _Serving(served_of(times, begun, full), list(tokens.values()), engine.record.speculation)
+
+
+def served_of(times: Mapping[int, Sequence[float]], begun: float, full: float) -> ServedPrompts:
+    """Return what the moments of tokens say.
+
+    Args:
+        times: of every request.
+        begun: when all arrived.
+        full: until when every place was taken.
+    """
+    answers = [found for found in times.values() if found]
+    gaps = [b - a for found in answers for a, b in pairwise(found)]
+    moments = [moment for moment in chain.from_iterable(answers) if moment <= full]
+    return ServedPrompts(
+        tokens=len(moments) - sum(found[0] <= full for found in answers),
+        seconds=max(moments, default=0.0) - min(moments, default=0.0),
         gap_median=float(np.median(gaps)) if gaps else 0.0,
         gap_p99=float(np.quantile(gaps, 0.99)) if gaps else 0.0,
+        request_seconds=float(np.mean([found[-1] - begun for found in answers]))
+        if answers
+        else 0.0,
     )
-    return _Serving(served, list(tokens.values()), engine.record.speculation)
 
 
 def _groups(
     prompts: Sequence[tuple[int, ...]], sequences: int, settings: SpeculationSettings
 ) -> Iterator[list[tuple[int, ...]]]:
     """Yield the prompts of each turn, one after the other and from the first again."""
-    endless = cycle(prompts)
+    endless, count = cycle(prompts), sequences * (_ROUNDS if sequences > 1 else 1)
     for _ in range(settings.turns):
-        yield list(islice(endless, sequences))
+        yield list(islice(endless, count))
 
 
 def _requests(

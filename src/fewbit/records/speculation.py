@@ -20,12 +20,16 @@ class ServedPrompts(Record, frozen=True, kw_only=True):
     """The requests of a turn, served once."""
 
     tokens: int
-    """Generated after each request's first."""
+    """Generated after each request's first, while every place was taken."""
     seconds: float
-    """From the first token of any request to the last of all."""
+    """From the first token of any request to when the first place stayed empty; of one request, to
+    its end."""
     gap_median: float
     """Seconds between a request's tokens; those of one block have gaps of 0."""
     gap_p99: float
+    request_seconds: float | None = None
+    """The mean from arrival to a request's last token, with waiting for a place; None in records of
+    before it was kept."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -45,6 +49,12 @@ class Turn(Record, frozen=True, kw_only=True):
     def gain(self) -> float:
         """Tokens per second with the draft over those without."""
         return self.drafted.tokens_per_second / self.plain.tokens_per_second
+
+    @property
+    def sooner(self) -> float | None:
+        """Seconds of a request without the draft over those with it; None where not kept."""
+        plain, drafted = self.plain.request_seconds, self.drafted.request_seconds
+        return plain / drafted if plain and drafted else None
 
 
 class SpeculationRun(Record, frozen=True, kw_only=True):

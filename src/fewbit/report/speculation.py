@@ -54,6 +54,8 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("  least and largest", f"{low_high[0]:.2f} to {low_high[1]:.2f}"),
         ("  expected while drafting", _forecast(records)),
         ("  the same output", _same(run)),
+        ("a request to its end, plain", _request(plain)),
+        ("  with the draft", _request(drafted)),
         ("gap, median, plain", _milliseconds(median(p.gap_median for p in plain))),
         ("gap, p99, plain", _milliseconds(max(p.gap_p99 for p in plain))),
         ("gap, p99, with the draft", _milliseconds(max(d.gap_p99 for d in drafted))),
@@ -88,6 +90,12 @@ def _same(run: SpeculationRun) -> str:
 
 def _rate(served: Iterable[ServedPrompts]) -> float:
     return median(found.tokens_per_second for found in served)
+
+
+def _request(served: Iterable[ServedPrompts]) -> str:
+    """Return the seconds of a request from arrival to end, the median of turns."""
+    found = [one.request_seconds for one in served if one.request_seconds is not None]
+    return f"{median(found):.2f} s" if found else "-"
 
 
 def _forecast(records: Sequence[SpeculationRecord]) -> str:
