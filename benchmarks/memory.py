@@ -16,15 +16,16 @@ CONTEXT = 2048
 BAR = 150e6
 
 CODE = """
-import json, resource, sys
+import json, sys
 import numpy as np
+from fewbit.evaluate.machine.resident import peak_memory
 from fewbit.model.runner import load
 
 runner = load(sys.argv[1], context=int(sys.argv[2]))
 tokens = (np.arange(runner.context) * 7919) % 40_000 + 10
 for _ in runner.score(tokens, first=runner.context - 1):
     pass
-print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+print(json.dumps(peak_memory()))
 """
 
 

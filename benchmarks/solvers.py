@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from table import Row, markdown
 
+from fewbit.evaluate.machine.resident import peak_memory
 from fewbit.formats import grid as grids
 from fewbit.formats.registry import decode, parse_format
 from fewbit.methods.gptq import block_order, gptq
@@ -168,8 +168,7 @@ def large_here() -> None:
     """Solve the large layer in this process; print seconds and peak megabytes as JSON."""
     weight, statistics = random_layer(*LARGE)
     taken = seconds(lambda: gptq(weight, statistics, parse_format("q4_k")))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": taken, "megabytes": peak}))
+    print(json.dumps({"seconds": taken, "megabytes": peak_memory() / 1e6}))
 
 
 def large(_: int) -> list[Row]:

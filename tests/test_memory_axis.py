@@ -9,7 +9,7 @@ from fewbit.errors import UnsupportedError, UsageError
 from fewbit.evaluate.arms import Role
 from fewbit.evaluate.gating.file import find_gate
 from fewbit.evaluate.gating.gate import judge
-from fewbit.evaluate.machine import memory_probe
+from fewbit.evaluate.machine import resident
 from fewbit.evaluate.machine.memory_axis import Growth, MemoryAxis, fits_as_foretold, memory_slices
 from fewbit.evaluate.machine.memory_probe import Task, measure_apart, probe
 from fewbit.evaluate.machine.stand import Stand
@@ -91,7 +91,7 @@ def test_a_process_that_ends_badly_is_a_sentence(pair):
 
 
 def test_where_the_system_says_nothing_it_is_told(pair, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory_probe, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(resident, "STATUS", tmp_path / "none")
     with pytest.raises(UnsupportedError, match="cannot be read"):
         probe(task(pair[1]))
     (tmp_path / "none").write_text("Name: x\n")

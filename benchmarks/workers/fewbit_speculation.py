@@ -7,7 +7,6 @@ when it is first asked for, and its costs are measured then.
 from __future__ import annotations
 
 import argparse
-import resource
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from fewbit.engine.costing import measure_costs
 from fewbit.engine.loaded import load_model
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
+from fewbit.evaluate.machine.resident import peak_memory
 from fewbit.evaluate.speculation import measure_turn
 from fewbit.model.runner import RunSettings
 from fewbit.records.generation import SpeculationRecord
@@ -43,7 +43,7 @@ class Speculative:
         self._longest = chosen.longest
         self._opened: dict[str, tuple[OpenedDraft, str]] = {}
         self._draft: OpenedDraft | None = None
-        self._peak_alone = _peak_bytes()
+        self._peak_alone = peak_memory()
 
     def tasks(self) -> Mapping[str, tasks.Task]:
         own = (self.facts, self.prompt, self.warm_up, self.turn)
@@ -71,7 +71,7 @@ class Speculative:
             "kernels": kernels,
             "costs": self._costs,
             "peak_alone": self._peak_alone,
-            "peak": _peak_bytes(),
+            "peak": peak_memory(),
         }
 
     def prompt(self, text: str) -> list[int]:
@@ -117,10 +117,6 @@ class Speculative:
             at_once=self._settings.sequences,
             drafted_first=drafted_first,
         )
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def speculation_report(path: Path, speed: SpeedSettings, draft: DraftOptions) ->
     from fewbit.cli.progress import progress_bar
     from fewbit.engine.loaded import load_model
     from fewbit.evaluate.conditions import conditions
-    from fewbit.evaluate.machine.speed import peak_memory
+    from fewbit.evaluate.machine.resident import peak_memory
     from fewbit.evaluate.speculation import measure_speculation
     from fewbit.model.facts import model_facts
     from fewbit.records.speculation import SpeculationReport

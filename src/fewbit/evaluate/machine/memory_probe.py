@@ -1,8 +1,7 @@
 """A process of its own that loads a model, serves it, and says what memory that took.
 
 `python -m fewbit.evaluate.machine.memory_probe` reads a task as JSON from stdin and writes a
-`MemoryRun` to stdout. The peak is VmHWM, which belongs to the process' own memory: `ru_maxrss` of a
-child begins with what its parent had when it was started.
+`MemoryRun` to stdout.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ import msgspec
 
 from fewbit.errors import FewbitError, UnsupportedError, UsageError
 from fewbit.evaluate.arms import load_subject
+from fewbit.evaluate.machine.resident import STATUS, resident
 from fewbit.evaluate.machine.stand import Stand
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.runner import RunSettings
 from fewbit.records.memory_axis import MemoryRun, Peak
 from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.step import PAGE
-
-STATUS = Path("/proc/self/status")
 
 TOKENS = 64
 """Of a sequence, those that are generated: more than the steps until all prompts are computed, so
@@ -103,18 +101,17 @@ def probe(task: Task) -> MemoryRun:
 def _status(name: str) -> int:
     """Return a figure of this process' status, in bytes."""
     try:
-        lines = STATUS.read_text().splitlines()
+        found = resident(name)
     except OSError as error:
         raise UnsupportedError(
-            f"Memory cannot be measured: {STATUS} cannot be read ({error.strerror}). It is "
+            f"Memory cannot be measured: {error.filename} cannot be read ({error.strerror}). It is "
             "measured on Linux; leave the axis out elsewhere."
         ) from error
-    found = next((line.split()[1] for line in lines if line.startswith(f"{name}:")), None)
     if found is None:
         raise UnsupportedError(
             f"Memory cannot be measured: {STATUS} has no {name}; leave the axis out."
         )
-    return int(found) << 10
+    return found
 
 
 def main() -> int:

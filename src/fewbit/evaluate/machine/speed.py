@@ -7,8 +7,6 @@ its limit belong to the same minutes.
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from fewbit.engine.loaded import load_model
 from fewbit.engine.scheduler import Limits
 from fewbit.errors import UsageError
 from fewbit.evaluate.conditions import conditions
+from fewbit.evaluate.machine.resident import peak_memory
 from fewbit.evaluate.machine.stand import TEMPERATURE, Measured, Stand
 from fewbit.evaluate.machine.work import cache_bytes, integer_operations, weight_bytes
 from fewbit.model.facts import model_facts
@@ -203,9 +202,3 @@ def _work(runner: Runner, settings: SpeedSettings, sequences: int) -> Work:
         cache_bytes=sequences * cached,
         operations=sequences * _operations(runner, 1),
     )
-
-
-def peak_memory() -> int:
-    """Return the most memory this process ever had in use, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak << 10
