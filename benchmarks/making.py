@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -17,6 +16,11 @@ from divergences import Peer
 from numpy.typing import NDArray
 
 from fewbit.calibrate.importance import Importance, read_importance
+from fewbit.evaluate.machine.resident import resident
+
+LOOK = 0.2
+"""Seconds between two looks at the peak of a process. What `wait4` gives afterwards begins with the
+peak of this one, which may have measured a larger model before."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,13 @@ class Bench:
         print(" ".join(["fewbit", *line[3:]]), file=sys.stderr)
         began = time.perf_counter()
         process = subprocess.Popen(line)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        peak = 0
+        while process.poll() is None:
+            peak = resident("VmHWM", process.pid) or peak
+            time.sleep(LOOK)
         if process.returncode:
             sys.exit(f"fewbit {command} failed with exit code {process.returncode}")
-        return Cost(time.perf_counter() - began, used.ru_maxrss * 1024 / 1e9)
+        return Cost(time.perf_counter() - began, peak / 1e9)
 
 
 def cost_of(path: Path) -> Mapping[str, object]:

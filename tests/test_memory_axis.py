@@ -91,10 +91,11 @@ def test_a_process_that_ends_badly_is_a_sentence(pair):
 
 
 def test_where_the_system_says_nothing_it_is_told(pair, monkeypatch, tmp_path):
-    monkeypatch.setattr(resident, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(resident, "PROCESSES", tmp_path / "none")
     with pytest.raises(UnsupportedError, match="cannot be read"):
         probe(task(pair[1]))
-    (tmp_path / "none").write_text("Name: x\n")
+    (tmp_path / "none" / "self").mkdir(parents=True)
+    (tmp_path / "none" / "self" / "status").write_text("Name: x\n")
     with pytest.raises(UnsupportedError, match="has no VmRSS"):
         probe(task(pair[1]))
 

@@ -26,5 +26,5 @@ def test_the_peak_is_at_least_what_there_is():
 
 def test_a_figure_that_is_not_kept_is_none(tmp_path, monkeypatch):
     assert resident.resident("VmNone") is None
-    monkeypatch.setattr(resident, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(resident, "PROCESSES", tmp_path / "none")
     assert resident.peak_memory() > MEGABYTE  # as getrusage has it

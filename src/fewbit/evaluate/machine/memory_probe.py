@@ -15,7 +15,7 @@ import msgspec
 
 from fewbit.errors import FewbitError, UnsupportedError, UsageError
 from fewbit.evaluate.arms import load_subject
-from fewbit.evaluate.machine.resident import STATUS, resident
+from fewbit.evaluate.machine.resident import PROCESSES, resident
 from fewbit.evaluate.machine.stand import Stand
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.runner import RunSettings
@@ -109,7 +109,8 @@ def _status(name: str) -> int:
         ) from error
     if found is None:
         raise UnsupportedError(
-            f"Memory cannot be measured: {STATUS} has no {name}; leave the axis out."
+            f"Memory cannot be measured: the status of a process in {PROCESSES} has no {name}; leave "
+            "the axis out."
         )
     return found
 

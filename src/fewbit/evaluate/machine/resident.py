@@ -1,4 +1,4 @@
-"""Memory of this process that is resident, as the system counts it."""
+"""Memory of a process that is resident, as the system counts it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import resource
 import sys
 from pathlib import Path
 
-STATUS = Path("/proc/self/status")
+PROCESSES = Path("/proc")
+"""Where Linux keeps the status of processes."""
 
 
-def resident(name: str) -> int | None:
-    """Return a figure of Linux's status of this process in bytes, as `VmRSS`; None where absent.
+def resident(name: str, process: int | str = "self") -> int | None:
+    """Return a figure of Linux's status of a process in bytes, as `VmRSS`; None where absent.
 
     `VmHWM`, the peak, belongs to the process' own memory. `ru_maxrss` of a child begins with what
     its parent had when it was started.
@@ -18,7 +19,7 @@ def resident(name: str) -> int | None:
     Raises:
         OSError: the system keeps no such status.
     """
-    lines = STATUS.read_text().splitlines()
+    lines = (PROCESSES / str(process) / "status").read_text().splitlines()
     found = next((line.split()[1] for line in lines if line.startswith(f"{name}:")), None)
     return None if found is None else int(found) << 10
 
