@@ -109,8 +109,8 @@ def _status(name: str) -> int:
         ) from error
     if found is None:
         raise UnsupportedError(
-            f"Memory cannot be measured: the status of a process in {PROCESSES} has no {name}; leave "
-            "the axis out."
+            f"Memory cannot be measured: a process' status in {PROCESSES} has no {name}; leave the "
+            "axis out."
         )
     return found
 
