@@ -40,7 +40,7 @@ def part_of(
 
     Args:
         path: the part's file.
-        asked: all that decides its figures but code and machine.
+        asked: all that decides its figures but this benchmark and the machine.
         run: measures, row after row.
         notes: what the run notes is appended here.
     """

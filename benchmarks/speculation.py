@@ -10,8 +10,8 @@ each row stands how many drafted tokens were accepted; below the table the costs
 were chosen by. Without a model the rows that need it say so.
 
 What a part found is kept in FOLDER/speculation/PART.json: a run that was stopped, or asked for the
-same with the same models, goes on with the parts that are missing. --again measures what is kept
-once more, as after a change of code.
+same with the same models and the same fewbit, file for file, goes on with the parts that are
+missing. --again measures what is kept once more, as after a change of this benchmark itself.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from models import Models, rewrite
 from processes import Worker, WorkerError, rows_of
 from table import Row, as_json, markdown, not_run, spread
 
-from fewbit import __version__
 from fewbit.evaluate.conditions import processor
 from fewbit.evaluate.prompts import builtin_prompts, read_prompts
+from fewbit.records.kept import program_digest
 from fewbit.runtime.native import available_cores
 
 CODE = "coding"
@@ -372,7 +372,7 @@ def _part(run: Run, name: str, *, again: bool) -> Part:
         flush=True,
     )
     asked = {
-        "fewbit": __version__,
+        "fewbit": program_digest(),
         "models": [stamp(run.large), stamp(run.middle)],
         "prompts": None if run.data is None else str(run.data),
         "sizes": [run.threads, run.turns, run.tokens],

@@ -47,6 +47,11 @@ def test_a_server_is_measured_and_what_could_not_be_checked_is_said(
         count = len([path for path, *_ in asked if path.endswith("completions")])
         assert run(["eval", url, "--against", model, *options, *written[-2:]]) == code
         again = len([path for path, *_ in asked if path.endswith("completions")])
+        monkeypatch.setattr(
+            "fewbit.evaluate.endpoint.answerer.program_digest", lambda: "another build"
+        )
+        assert run(["eval", url, "--against", model, *options, *written[-2:]]) == code
+        anew = len([path for path, *_ in asked if path.endswith("completions")])
     found = from_json(Evaluation, json.read_bytes(), name="e.json")
     assert code == found.verdict.outcome.exit_code
     assert [axis.axis for axis in found.axes] == ["endpoint"]
@@ -54,6 +59,7 @@ def test_a_server_is_measured_and_what_could_not_be_checked_is_said(
     assert found.identity.checks[-1].found.startswith("not checked")
     assert any("b1" in note for note in found.notes)
     assert count == again == 2  # the second run asked nothing anew
+    assert anew == 2 * count
     assert all(headers["Authorization"] == f"Bearer {SECRET}" for _, headers, _ in asked)
     kept = b"".join(p.read_bytes() for p in (tmp_path / "work").rglob("*") if p.is_file())
     assert SECRET.encode() not in json.read_bytes() + html.read_bytes() + kept

@@ -283,8 +283,8 @@ def test_what_came_to_the_output_meanwhile_is_untouched(tmp_path, source):
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
 
-def test_what_was_made_is_there_for_the_next_run_where_the_output_was_taken(tmp_path, source):
-    out, seen = tmp_path / "out", []
+def leave_work(source, out):
+    """Have all of the work done and kept, and nothing delivered."""
 
     def someone_else(*_):
         out.mkdir(exist_ok=True)
@@ -293,10 +293,23 @@ def test_what_was_made_is_there_for_the_next_run_where_the_output_was_taken(tmp_
     with pytest.raises(OutputError):
         compress(source, out, AXES, settings("rtn-int8-g32"), someone_else)
     (out / "thesis.txt").unlink()
+
+
+def test_what_was_made_is_there_for_the_next_run_where_the_output_was_taken(tmp_path, source):
+    out, seen = tmp_path / "out", []
+    leave_work(source, out)
     report = compress(source, out, AXES, settings("rtn-int8-g32"), lambda *s: seen.append(s))
     assert report.accepted == "rtn-int8-g32"
     assert (out / "model.safetensors").exists()
     assert not any("measuring" in what or "language" in what for what, *_ in seen)
+
+
+def test_what_another_build_measured_is_no_evidence(tmp_path, source, monkeypatch):
+    out = tmp_path / "out"
+    leave_work(source, out)
+    monkeypatch.setattr("fewbit.compress.loop.program_digest", lambda: "rebuilt")
+    with pytest.raises(UsageError, match=r"another build; .* --resume never"):
+        compress(source, out, AXES, settings("rtn-int8-g32"))
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path, source):

@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from fewbit import __version__
 from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
 from fewbit.calibrate.mix import CalibrationSettings
 from fewbit.checkpoint.checkpoint import content_digest
@@ -59,7 +58,7 @@ from fewbit.quantization.target import Budget, Target
 from fewbit.recipes import find
 from fewbit.records.base import Record, from_json, to_json
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
-from fewbit.records.kept import fingerprint
+from fewbit.records.kept import fingerprint, program_digest
 from fewbit.records.outcome import Outcome
 from fewbit.records.recipe import Recipe
 from fewbit.records.runtime import Runtime
@@ -109,7 +108,8 @@ class CompressSettings:
 class Loop(Record, frozen=True, kw_only=True):
     """What a run was asked for: another goes on only where all of it is the same."""
 
-    version: str
+    build: str
+    """Hash of fewbit's own files: what another build measured says nothing of this one."""
     numpy: str
     kernels: str
     source: str
@@ -367,7 +367,7 @@ def _asked(run: _Run) -> Loop:
     settings = run.settings
     evaluation = replace(settings.evaluation, screen=(), work=None)
     return Loop(
-        version=__version__,
+        build=program_digest(),
         numpy=np.__version__,
         kernels=choose_isa(),
         source=content_digest(run.workshop.source.checkpoint),

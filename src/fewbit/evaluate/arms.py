@@ -1,8 +1,9 @@
 """The arms of a comparison: the source, the source perturbed within its arithmetic, the candidate.
 
 An arm is opened by who needs it and for as long as it needs it, so that an axis which takes much
-memory has it. What decides an arm's outcomes is in its fingerprint; how many sequences it serves at
-once is not, since a row has the same bits beside whatever others (row invariance).
+memory has it. What decides an arm's outcomes is in its fingerprint: every file of this program too,
+since what another build answered says nothing of this one. How many sequences it serves at once is
+not, since a row has the same bits beside whatever others (row invariance).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from fewbit import __version__
 from fewbit.engine.loaded import LoadedModel
 from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Answerer, EngineAnswerer
@@ -23,7 +23,7 @@ from fewbit.evaluate.conditions import processor
 from fewbit.evaluate.identity import Subject
 from fewbit.evaluate.subject import open_subject
 from fewbit.model.runner import RunSettings, runner_of
-from fewbit.records.kept import Kept, file_of, fingerprint, open_kept
+from fewbit.records.kept import Kept, file_of, fingerprint, open_kept, program_digest
 from fewbit.runtime.native import threads_of
 from fewbit.tokens.chat_template import ChatTemplate
 from fewbit.tokens.identity import fingerprint as tokenizer_fingerprint
@@ -147,7 +147,7 @@ def local_party(subject: Subject, settings: RunSettings) -> LocalParty:
             _deciding(settings),
             threads_of(settings.threads),
             processor(),
-            __version__,
+            program_digest(),
         ),
     )
 

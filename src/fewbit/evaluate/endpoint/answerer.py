@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from fewbit import __version__
 from fewbit.errors import RequestError, UnsupportedError
 from fewbit.evaluate.answers import Ask, Prompt
 from fewbit.evaluate.arms import Arm, Role, Room
@@ -26,7 +25,7 @@ from fewbit.evaluate.endpoint.stream import heard
 from fewbit.evaluate.likelihoods import beginning
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood
 from fewbit.records.endpoint import EndpointFacts
-from fewbit.records.kept import fingerprint
+from fewbit.records.kept import fingerprint, program_digest
 from fewbit.sampling import SamplingParams
 from fewbit.tokens.grammar import Grammar, GrammarKind
 
@@ -201,8 +200,8 @@ class EndpointParty:
 
     @property
     def fingerprint(self) -> str:
-        """Of what the server says of itself (it does not show its weights) and is asked by."""
-        return fingerprint(self.facts, _sampling(SamplingParams()), __version__)
+        """Of what the server says of itself (it does not show its weights), and of what asks it."""
+        return fingerprint(self.facts, _sampling(SamplingParams()), program_digest())
 
     @contextmanager
     def open(self, role: Role, room: Room) -> Iterator[Arm]:
