@@ -15,6 +15,7 @@ from fewbit.engine.request import Request, Speculation, branch_fates
 from fewbit.engine.scheduler import Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.records.generation import FinishReason
+from fewbit.report.generation import describe_generation
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import Branch, SamplingParams, Verifier
 from fewbit.speculate.combined import CombinedDraft
@@ -100,6 +101,32 @@ def test_what_a_branch_brings():
     assert second.tokens > 2 * second.accepted
     assert running.record.speculation.branches == record.draft.branches
     assert running._scheduler.pool.held == 0
+
+
+@pytest.mark.parametrize(
+    ("pages", "rows", "missing"), [(1, 512, True), (2, 512, True), (64, 14, True), (64, 512, False)]
+)
+def test_branches_that_no_page_or_row_is_free_for_are_counted_and_said(pages, rows, missing):
+    """A branch takes a page beside the sequence's one; half of a step's rows are for drafts."""
+    tokens, drafted = plain_tokens(40), []
+    draft = right_on_a_branch([*PROMPT, *tokens])
+    propose = draft.propose
+
+    def counted(queries):
+        found = propose(queries)
+        drafted.extend(branch for proposal in found for branch in proposal.branches)
+        return found
+
+    draft.propose = counted
+    running = engine(draft, branches=2, pages=pages, limits=Limits(rows=rows, sequences=1))
+    [(found, _, _, record)] = run(running, [Request(PROMPT, GREEDY, StopCondition(40))])
+    assert found == tokens
+    left_out, was_run = record.draft.branches_left_out, record.draft.branches
+    assert left_out + sum(branch.proposed for branch in was_run) == len(drafted) > 10
+    assert (left_out > 0) is missing and (not was_run) is (pages == 1)
+    assert running.record.speculation.branches_left_out == left_out
+    words = f"branches left out, as no cache page or row was free: {left_out}"
+    assert (words in describe_generation(record)) is missing
 
 
 @pytest.fixture(scope="module")

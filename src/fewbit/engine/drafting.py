@@ -115,6 +115,9 @@ class Drafting:
 
     def measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Learn from the time of a step of that many rows."""
+        for work in works:
+            work.generation.meter.branches_left_out += work.left_out
+            self.meter.branches_left_out += work.left_out
         drafted = [(work.drafted, len(work.generation.tokens)) for work in works if work.draft]
         decoding = [work.generation for work in works if work.decodes]
         own = rows - sum(count for count, _ in drafted)
@@ -221,6 +224,7 @@ class Drafting:
             rollback_seconds=meter.rollback,
             forecast=meter.forecast.record(),
             branches=meter.branch_counts(),
+            branches_left_out=meter.branches_left_out,
             plain_seconds=account.plain,
             cost_seconds=account.cost,
             exploration_seconds=account.exploration,

@@ -73,6 +73,8 @@ class Work(NamedTuple):
     branches: tuple[Branch, ...] = ()
     forks: tuple[Fork, ...] = ()
     """The pages of each branch."""
+    left_out: int = 0
+    """Branches that were drafted and for which no page, or no row of the step, was free."""
 
     @property
     def drafted(self) -> int:
@@ -106,6 +108,8 @@ class _Rows(NamedTuple):
     draft: tuple[int, ...] = ()
     branches: tuple[Branch, ...] = ()
     forks: tuple[Fork, ...] = ()
+    drafted: int = 0
+    """Branches that its draft has."""
 
 
 _NO_DRAFT = Proposal(())
@@ -170,8 +174,9 @@ class Scheduler:
 
         Args:
             drafts: by generation number; cut to the rows and pages that are there, the branches
-                first. They are never left out for being too long: how long a draft became may
-                depend on what it drew, and what is left out for that biases the text.
+                first, which is counted (`Work.left_out`). They are never left out for being too
+                long: how long a draft became may depend on what it drew, and what is left out for
+                that biases the text.
             prompt_rows: the most rows of prompts while anything decodes; None for no such bound.
         """
         prompts = self._prompts()
@@ -185,7 +190,7 @@ class Scheduler:
             if self._make_room(generation, 1, draft, chosen):
                 draft = draft[: _room(generation) - 1]
                 branches = _fitting(asked.branches, len(draft), draft_rows - len(draft))
-                chosen[generation] = _Rows(1, draft, branches)
+                chosen[generation] = _Rows(1, draft, branches, drafted=_branches(asked))
                 drafted = tree_rows(draft, branches)
                 draft_rows -= drafted
                 rows -= drafted
@@ -282,6 +287,11 @@ def _fitting(branches: Sequence[Branch], length: int, rows: int) -> tuple[Branch
     return tuple(found)
 
 
+def _branches(draft: Proposal) -> int:
+    """Return how many branches leave the chain of a draft."""
+    return sum(branch.depth < len(draft.tokens) for branch in draft.branches)
+
+
 def _forked(generation: Generation, rows: _Rows) -> _Rows:
     """Return the rows with pages for their branches, as many as there are pages for."""
     table, begin = generation.table, generation.computed
@@ -299,7 +309,7 @@ def _plan(chosen: Mapping[Generation, _Rows]) -> Plan:
     wanted: list[int] = []
     spans: list[Span] = []
     work: list[Work] = []
-    for generation, (count, draft, branches, forks) in chosen.items():
+    for generation, (count, draft, branches, forks, drafted_branches) in chosen.items():
         start, begin = len(tokens), generation.computed
         complete = count == generation.pending
         work.append(
@@ -312,6 +322,7 @@ def _plan(chosen: Mapping[Generation, _Rows]) -> Plan:
                 start,
                 branches,
                 forks,
+                drafted_branches - len(branches),
             )
         )
         tokens += generation.tokens[begin : begin + count]

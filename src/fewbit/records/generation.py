@@ -97,6 +97,9 @@ class DraftRecord(Record, frozen=True, kw_only=True):
     forecast: Forecast
     changes: tuple[DraftChange, ...]
     branches: tuple[BranchCount, ...] = ()
+    branches_left_out: int = 0
+    """Drafted ones that were not run, because no page of the store was free for them, or no row of
+    the step."""
 
     @property
     def histogram(self) -> tuple[int, ...]:
@@ -203,6 +206,9 @@ class SpeculationRecord(Record, frozen=True, kw_only=True):
     parts: tuple[DraftPartRecord, ...] = ()
     """Of a combined draft, what each did that it asks."""
     branches: tuple[BranchCount, ...] = ()
+    branches_left_out: int = 0
+    """Drafted ones that were not run, because no page of the store was free for them, or no row of
+    the step."""
 
 
 class EngineRecord(Record, frozen=True, kw_only=True):

@@ -45,6 +45,8 @@ def _describe_draft(record: GenerationRecord, draft: DraftRecord) -> Iterator[st
     if draft.branches:
         ranks = " ".join(f"{own}/{judged}" for own, judged in judged_by_rank(draft.branches))
         yield f"branches accepted by rank {ranks}"
+    if draft.branches_left_out:
+        yield f"branches left out, as no cache page or row was free: {draft.branches_left_out}"
     yield (
         f"draft time {times.draft * 1e3:.1f} ms, verify time {times.verify:.2f} s, roll-back time "
         f"{times.rollback * 1e3:.1f} ms, plain steps {record.plain_steps} at"

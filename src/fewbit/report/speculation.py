@@ -63,6 +63,7 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("  by position, %", _by_position(records)),
         *_part_rows(records),
         ("  of branches, by rank, %", _by_rank(records)),
+        ("  branches left out, no room", str(sum(r.branches_left_out for r in records))),
         ("tokens a verified block", f"{emitted / blocks:.2f}" if blocks else "-"),
         ("  blocks, of them trials", f"{blocks}, {sum(record.trials for record in records)}"),
         ("tokens run for nothing", str(sum(record.wasted for record in records))),
