@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.runtime.step import StepInput
 from fewbit.sampling import SamplingParams, SamplingThreads

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 from fakes import FakeDecoder, FakeExecutor, FixedDraft
 
-from fewbit.engine.engine import Drawing, Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
+from fewbit.engine.served import Drawing, Served
 from fewbit.engine.stop import StopCondition
 from fewbit.sampling import SamplingParams, sample_blocks
 from fewbit.speculate.controller import FixedLengths

@@ -8,9 +8,10 @@ from fakes import FakeDecoder, FakeExecutor
 
 from fewbit.cache.pages import PagePool
 from fewbit.cache.prefix import PrefixIndex
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import FewbitError
 from fewbit.records.generation import FinishReason

@@ -5,9 +5,10 @@ from itertools import accumulate
 import numpy as np
 from fakes import FakeDecoder
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.records.costs import CostTable
 from fewbit.sampling import SamplingParams

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 from fakes import FakeDecoder
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.sampling import (
     Block,

@@ -17,9 +17,10 @@ from tiny_text import write_text_files
 
 from fewbit.cli.app import run
 from fewbit.cli.streaming import interruptible, stream
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import load_model
 from fewbit.engine.request import Request
+from fewbit.engine.served import Served
 from fewbit.errors import NumericalError
 from fewbit.model.runner import RunSettings
 from fewbit.records.base import from_json

@@ -267,22 +267,6 @@ def test_a_request_that_cannot_be_is_refused(fields, words):
         Request(**fields)
 
 
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (Request((1,) * 400), "has 400 tokens and the context holds 400"),
-        (Request((1, 30)), "token 30, but the vocabulary has 30"),
-        (Request((-1,)), "token -1"),
-        (Request((1,), SamplingParams(logit_bias={30: 1.0})), "logit_bias names token 30"),
-    ],
-)
-def test_a_request_the_model_cannot_serve_is_refused_before_any_step(request_, words):
-    running = engine()
-    with pytest.raises(RequestError, match=words):
-        list(running.generate([Request((1,)), request_]))
-    assert not running.busy
-
-
 def test_limits_that_cannot_be_are_refused():
     with pytest.raises(UsageError, match="8 sequences and 4 rows"):
         Limits(rows=4, sequences=8)

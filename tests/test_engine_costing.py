@@ -8,8 +8,8 @@ from simulated import LARGE, LOOKUP, VOCABULARY, ChanceDraft, Clock, CountingExe
 from fewbit.atomic import write_bytes
 from fewbit.engine import costing
 from fewbit.engine.costing import measure_costs
-from fewbit.engine.engine import Served
 from fewbit.engine.kept_costs import find_costs, keep_costs, kept_path
+from fewbit.engine.served import Served
 from fewbit.errors import BadFileError
 from fewbit.records.base import to_json
 from fewbit.records.costs import CostKey, CostTable, KeptCosts

@@ -19,7 +19,6 @@ from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import NumericalError
 from fewbit.records.generation import FinishReason, GenerationRecord
-from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingParams
 from fewbit.speculate.controller import LengthController
 
@@ -80,13 +79,6 @@ def test_a_full_context_ends_with_length(draft):
         span.position + span.count for step in running._served.executor.steps for span in step.spans
     )
     assert highest <= context
-
-
-def test_the_store_bounds_the_context_too():
-    running = engine(context=1000, pages=2)
-    assert running.context == 2 * PAGE
-    tokens, *_ = run(running, [Request(PROMPT, GREEDY)])[0]
-    assert len(PROMPT) + len(tokens) == 2 * PAGE
 
 
 def test_a_draft_with_a_shorter_context_stops_there_and_generation_goes_on():

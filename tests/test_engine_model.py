@@ -6,9 +6,10 @@ from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder, FixedDraft
 from tiny_models import CONFIGS, random_weights, write_huggingface
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.model.runner import load
 from fewbit.runtime.native import NativeExecutor

@@ -8,8 +8,8 @@ from engine_cases import PARAMS, PROMPT, engine, run, said
 from fakes import FakeExecutor
 from sampled_draft import SampledDraft
 
-from fewbit.engine.engine import Drawing
 from fewbit.engine.request import Request
+from fewbit.engine.served import Drawing
 from fewbit.engine.stop import StopCondition
 from fewbit.report.generation import describe_generation
 from fewbit.runtime.step import Span, StepInput

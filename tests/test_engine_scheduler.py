@@ -6,10 +6,11 @@ import pytest
 from engine_cases import GREEDY, PARAMS, PROMPT, VOCABULARY, engine, plain_tokens, run, said
 from fakes import FakeDecoder, FakeExecutor, FixedDraft
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.pace import LEAST_PROMPT_ROWS
 from fewbit.engine.request import Request
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import RequestError
 from fewbit.records.generation import FinishReason

@@ -10,9 +10,10 @@ from engine_storm import sees as storm_sees
 from fakes import FakeDecoder, FakeExecutor, FixedDraft
 
 from fewbit.cache.pages import PagePool, PageTable
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation, branch_fates
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.records.generation import FinishReason
 from fewbit.report.generation import describe_generation

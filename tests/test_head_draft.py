@@ -10,9 +10,10 @@ from fakes import FakeDecoder, draft_query
 from head_cases import FakeHead, StatefulExecutor
 
 from fewbit.engine.costing import measure_costs
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import UsageError
 from fewbit.records.generation import FinishReason

@@ -8,9 +8,10 @@ from engine_cases import GREEDY, PARAMS, PROMPT, VOCABULARY, engine, run, said
 from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder, FakeExecutor, draft_query
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.records.generation import FinishReason
 from fewbit.runtime.step import PAGE, Span, StepInput

@@ -9,9 +9,10 @@ from engine_cases import outputs
 from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder, draft_query
 
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import UsageError
 from fewbit.formats.registry import parse_format

@@ -9,9 +9,10 @@ from simulated import serve as serve_one
 
 from fewbit.engine import drafting
 from fewbit.engine.costing import measure_costs
-from fewbit.engine.engine import Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.scheduler import Limits
+from fewbit.engine.served import Served
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import UsageError
 from fewbit.records.costs import CostTable, DraftCosts

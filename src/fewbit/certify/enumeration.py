@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from fewbit.certify.judges import Judge, branch_of, draft_rows, honest, target_rows, without
 from fewbit.certify.parts import Parts
 from fewbit.certify.paths import DisagreementError, NumberPath, all_paths, unused
-from fewbit.engine.engine import Drawing, Engine
+from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request, Speculation
+from fewbit.engine.served import Drawing
 from fewbit.engine.stop import StopCondition
 from fewbit.keyed_random import Purpose, block_key
 from fewbit.records.certificate import EnumerationCase

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fewbit.engine.engine import Drawing, Engine, Served
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Speculation
+from fewbit.engine.served import Drawing, Served
 from fewbit.errors import FewbitError
 from fewbit.keyed_random import Purpose, uniform
 from fewbit.records.certificate import Acceptance

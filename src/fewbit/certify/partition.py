@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 from fewbit.certify.cases import PROMPTS
 from fewbit.certify.forced import forced, fresh, stopped
 from fewbit.certify.parts import Parts
-from fewbit.engine.engine import Drawing, Engine
+from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
+from fewbit.engine.served import Drawing
 from fewbit.engine.stop import StopCondition
 from fewbit.progress import Progress
 from fewbit.records.base import Record

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fewbit.engine.engine import Served
+from fewbit.engine.served import Served
 from fewbit.records.costs import CostTable, DraftCosts
 from fewbit.runtime.step import PAGE, Span, StepInput
 from fewbit.sampling import SamplingParams, TokenSampler

@@ -21,67 +21,21 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.engine.drafting import Drafting
 from fewbit.engine.ending import Ending, generation_record, take
 from fewbit.engine.pace import PromptPace
-from fewbit.engine.request import Generation, Meter, Output, Request, Speculation, TextDecoder
+from fewbit.engine.request import Generation, Meter, Output, Request, Speculation
 from fewbit.engine.scheduler import Limits, Scheduler, Work
+from fewbit.engine.served import DRAWING, Drawing, Served
 from fewbit.engine.stop import StopMatcher
-from fewbit.errors import RequestError, UsageError
 from fewbit.records.generation import EngineRecord, FinishReason
-from fewbit.runtime.executor import Executor
-from fewbit.runtime.step import PAGE, StepInput
-from fewbit.sampling import (
-    Block,
-    Constraint,
-    Drawn,
-    SamplingThreads,
-    TokenLogprob,
-    TokenSampler,
-    sample_blocks,
-)
-from fewbit.speculate.drafts import Draft, Proposal, Watching, judge_of, watching
-from fewbit.tokens.grammar import Grammar
-
-
-@dataclass(frozen=True)
-class Served:
-    """The model as the engine sees it.
-
-    `vocabulary` is the tokenizer's; logits beyond it are padding. A sequence takes at most
-    `context` positions. `decoder` starts the text that follows a prompt. `threads` draw the tokens
-    of several sequences at once. `constraint` turns a request's grammar into masks over the
-    vocabulary; None where requests have none. `states` returns hidden states of chosen rows of the
-    executor's last step, float32 [rows, width]; None where the model hands out none.
-    """
-
-    executor: Executor
-    vocabulary: int
-    context: int
-    decoder: Callable[[Sequence[int]], TextDecoder]
-    threads: SamplingThreads | None = None
-    constraint: Callable[[Grammar], Constraint] | None = None
-    states: Callable[[NDArray[np.int32]], NDArray[np.float32]] | None = None
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """What draws: for a request a sampler, and along its drafts the tokens of a step.
-
-    A certificate puts in their place what lays numbers down, or what is wrong on purpose.
-    """
-
-    sampler: Callable[..., TokenSampler] = TokenSampler
-    draw: Callable[..., list[Drawn]] = sample_blocks
-
-
-DRAWING = Drawing()
+from fewbit.runtime.step import StepInput
+from fewbit.sampling import Block, Drawn, TokenLogprob, TokenSampler
+from fewbit.speculate.drafts import Proposal, judge_of
 
 
 class Engine:
@@ -114,7 +68,7 @@ class Engine:
         self._drafting = (
             None if speculation is None else Drafting(speculation, served.vocabulary, clock)
         )
-        self._watching = () if speculation is None else _watching(speculation.draft, served)
+        self._watching = () if speculation is None else served.watched_by(speculation.draft)
         self._scheduler = Scheduler(PagePool(served.executor.pages), limits or Limits())
         self._pace = PromptPace()
         self._clock = clock
@@ -126,7 +80,7 @@ class Engine:
     @property
     def context(self) -> int:
         """The most positions a sequence can take: the model's, or what the store holds."""
-        return min(self._served.context, self._served.executor.pages * PAGE)
+        return self._served.longest
 
     @property
     def busy(self) -> bool:
@@ -158,7 +112,7 @@ class Engine:
         Raises:
             RequestError: the prompt fills the context, or an id is outside the vocabulary.
         """
-        self._require(request)
+        self._served.require(request)
         number = next(self._numbers)
         params = request.params
         seed = secrets.randbits(63) if params.seed is None else params.seed
@@ -173,7 +127,7 @@ class Engine:
             meter=Meter(self._clock()),
             length=self._drafting.length() if self._drafting and request.speculate else None,
             tokens=list(request.prompt),
-            most=self._most_positions(request),
+            most=self._served.positions_of(request),
         )
         self._scheduler.add(generation)
         return number
@@ -205,7 +159,7 @@ class Engine:
         """
         checked = list(requests)
         for request in checked:
-            self._require(request)
+            self._served.require(request)
         numbers = {self.add(request): i for i, request in enumerate(checked)}
         try:
             while self.busy:
@@ -392,39 +346,6 @@ class Engine:
             sampler.constrain(self._served.constraint(request.grammar))
         return sampler
 
-    def _most_positions(self, request: Request) -> int:
-        """Return how many positions it can take in the store; its last token takes none."""
-        limit = request.stop.max_tokens
-        if limit is None:
-            return self.context - 1
-        return min(self.context, len(request.prompt) + limit) - 1
-
-    def _require(self, request: Request) -> None:
-        """Refuse a request that can never be served."""
-        if len(request.prompt) >= self.context:
-            raise RequestError(
-                f"the prompt has {len(request.prompt)} tokens and the context holds "
-                f"{self.context} (of the model's {self._served.context}, what the KV store's "
-                f"{self._served.executor.pages} pages of {PAGE} have room for), which leaves no "
-                "room for an answer; shorten the prompt or give a longer context."
-            )
-        vocabulary = self._served.vocabulary
-        for token in request.prompt:
-            if not 0 <= token < vocabulary:
-                raise RequestError(
-                    f"the prompt has token {token}, but the vocabulary has {vocabulary} tokens; "
-                    "use the model's own tokenizer."
-                )
-        request.params.require_vocabulary(vocabulary)
-        if request.grammar is None:
-            return
-        if self._served.constraint is None:
-            raise RequestError(
-                "the request has a grammar, but this engine was given nothing to apply it with; "
-                "leave the grammar out."
-            )
-        self._served.constraint(request.grammar)
-
 
 def _settle_forks(work: Work, branch: int | None) -> None:
     """Let a sequence go on in the pages of the branch that was accepted; give back the others'.
@@ -436,13 +357,3 @@ def _settle_forks(work: Work, branch: int | None) -> None:
             work.generation.table.adopt(fork)
         else:
             work.generation.table.drop(fork)
-
-
-def _watching(draft: Draft, served: Served) -> tuple[Watching, ...]:
-    found = watching(draft)
-    if found and served.states is None:
-        raise UsageError(
-            f"The draft {draft.name} continues from the model's hidden states, which this model "
-            "was not loaded to hand out; load it with RunSettings.states."
-        )
-    return found

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fewbit.engine.engine import Served
+from fewbit.engine.served import Served
 from fewbit.errors import MissingError
 from fewbit.model.runner import Runner, RunSettings, runner_of
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
