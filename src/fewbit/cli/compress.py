@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,9 +14,10 @@ from fewbit.cli.output import JsonOption
 from fewbit.records.runtime import Runtime
 
 if TYPE_CHECKING:
+    from fewbit.calibrate.mix import CalibrationSettings
+    from fewbit.compress.loop import CompressSettings
     from fewbit.evaluate.axes import AxisOptions
     from fewbit.evaluate.evaluation import EvaluationSettings
-    from fewbit.quantization.job import Resume
     from fewbit.quantization.target import Target
     from fewbit.records.gate import Gate
 
@@ -55,14 +56,22 @@ class AttemptOptions:
         ),
     ] = "auto"
 
-    @property
-    def resuming(self) -> Resume:
-        """What becomes of work that an earlier run left."""
+    def settings(
+        self, gate: Gate, options: AxisOptions, text: CalibrationSettings
+    ) -> CompressSettings:
+        """Return how attempts are made, on what text, and by what gate they are measured."""
+        from fewbit.compress.loop import CompressSettings
         from fewbit.quantization.job import Resume
 
-        return Resume(self.resume)
+        return CompressSettings(
+            evaluation=self._evaluation(gate, options),
+            text=text,
+            tune_windows=self.tune_windows,
+            strict=self.strict,
+            resume=Resume(self.resume),
+        )
 
-    def evaluation(self, gate: Gate, options: AxisOptions) -> EvaluationSettings:
+    def _evaluation(self, gate: Gate, options: AxisOptions) -> EvaluationSettings:
         """Return how an attempt is measured, with the look that spares hopeless ones the rest."""
         from fewbit.compress.loop import SCREEN_WINDOWS
         from fewbit.evaluate.axes import first_look
@@ -116,7 +125,7 @@ def compress(  # noqa: PLR0913
     from fewbit.cli.output import STDOUT, deliver
     from fewbit.cli.progress import watched
     from fewbit.cli.pull import locate
-    from fewbit.compress.loop import PAGE, CompressSettings
+    from fewbit.compress.delivery import PAGE
     from fewbit.compress.loop import compress as run
     from fewbit.evaluate.axes import axes_named
     from fewbit.evaluate.gating.file import find_gate
@@ -124,15 +133,11 @@ def compress(  # noqa: PLR0913
 
     gate = find_gate(accept)
     options = axes.options(gate, attempts.threads, attempts.executor)
-    settings = CompressSettings(
+    settings = replace(
+        attempts.settings(gate, options, calibration.settings(attempts.threads)),
         recipes=recipe or None,
         budget=_budget(budget),
         runtime=target,
-        evaluation=attempts.evaluation(gate, options),
-        text=calibration.settings(attempts.threads),
-        tune_windows=attempts.tune_windows,
-        strict=attempts.strict,
-        resume=attempts.resuming,
     )
     source, chosen = locate(model), axes_named(axes.names, options)
     with watched() as progress:

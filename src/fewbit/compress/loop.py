@@ -5,14 +5,11 @@ Within a budget the largest uniform format that fits is tried by methods in orde
 then formats of single matrices are raised or chosen, and the best is trained.
 
 Attempts are made beside the output, in a folder that a stopped run leaves and the same call goes on
-in. What appears in the end is either the accepted artefact with its report and the evidence of
-every attempt, or the report and the evidence alone: nothing that was not accepted is left to be
-taken for a model, but for the closest one within a budget, in a folder of that name.
+in. What appears at the output in the end is told in `delivery`.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Collection, Sequence
@@ -23,10 +20,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from fewbit.atomic import is_free, replacing_folder, require_apart, write_bytes
+from fewbit.atomic import require_apart
 from fewbit.calibrate.mix import CalibrationSettings
 from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.compress.conclusion import Wanted, conclude, in_a_line
+from fewbit.compress.delivery import ATTEMPTS, deliver, require_ours
 from fewbit.compress.ladder import format_within, ladder, planned, untried, usual_recipes
 from fewbit.compress.making import TUNE_WINDOWS, Workshop, is_tunable
 from fewbit.compress.steps import (
@@ -41,7 +39,7 @@ from fewbit.compress.steps import (
     reason_to_try,
     tuned,
 )
-from fewbit.errors import BadFileError, NumericalError, OutputError, UsageError
+from fewbit.errors import NumericalError, UsageError
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import (
     EvaluationSettings,
@@ -56,19 +54,13 @@ from fewbit.quantization import QuantizationPlan, QuantizeSettings
 from fewbit.quantization.job import ASKED, Job, Resume, claimed_job
 from fewbit.quantization.target import Budget, Target
 from fewbit.recipes import find
-from fewbit.records.base import Record, from_json, to_json
+from fewbit.records.base import Record
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation, Untried
 from fewbit.records.kept import fingerprint, program_digest
 from fewbit.records.outcome import Outcome
 from fewbit.records.recipe import Recipe
 from fewbit.records.runtime import Runtime
-from fewbit.report.html import compress_page
 from fewbit.runtime.chooser import choose_isa
-
-REPORT = "report.json"
-PAGE = "report.html"
-ATTEMPTS = "attempts"
-CLOSEST = "closest"
 
 LEAST_TUNED = 8
 """Windows that training can do with, those held out included."""
@@ -143,7 +135,7 @@ def compress(
     started = time.perf_counter()
     require_judgeable(axes, chosen.evaluation.gate)
     require_decidable(axes, chosen.evaluation.gate)
-    _require_ours(out)
+    require_ours(out)
     require_apart(out, source)
     with open_model(source) as opened, claimed_job(out, chosen.resume) as job:
         workshop = Workshop(
@@ -166,7 +158,7 @@ def compress(
             time.perf_counter() - started,
             run.wanted,
         )
-        _deliver(report, run, tried, out)
+        deliver(report, run.folder, out)
     return report
 
 
@@ -382,44 +374,3 @@ def _asked(run: _Run) -> Loop:
         ),
         axes=fingerprint(*run.axes, *settings.evaluation.screen),
     )
-
-
-def _deliver(report: CompressReport, run: _Run, tried: Tried, out: Path) -> None:
-    """Put the report, the evidence and what was accepted in the output's place."""
-    _require_ours(out)  # others had all this time to put something there
-    with replacing_folder(out) as work:
-        (work / ATTEMPTS).mkdir()
-        for _, attempt in tried:
-            write_bytes(work / attempt.evidence, to_json(attempt.evaluation))
-        write_bytes(work / REPORT, to_json(report))
-        write_bytes(work / PAGE, compress_page(report).encode())
-        if report.accepted is not None:
-            _place(run.folder(report.accepted), work)
-        elif report.closest is not None:
-            _place(run.folder(report.closest), work / CLOSEST)
-        _require_ours(out)
-
-
-def _place(made: Path, to: Path) -> None:
-    """Put an artefact there; where it was made it stays until the job is forgotten."""
-    shutil.copytree(made, to, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(one: str, other: str) -> None:
-    try:
-        os.link(one, other)
-    except OSError:  # a file system without links
-        shutil.copy2(one, other)
-
-
-def _require_ours(out: Path) -> None:
-    """Refuse to replace anything but an empty folder or an earlier compression's."""
-    if is_free(out):
-        return
-    try:
-        from_json(CompressReport, (out / REPORT).read_bytes(), name=str(out / REPORT))
-    except (OSError, BadFileError) as error:
-        raise OutputError(
-            f"{out} exists and was not written by fewbit compress; remove it or choose another "
-            "output."
-        ) from error
