@@ -23,6 +23,7 @@ from fewbit.records.base import from_json
 from fewbit.records.certificate import Certificate, Standing
 from fewbit.speculate import head_draft
 from fewbit.speculate.controller import FixedLengths
+from fewbit.speculate.head_sequence import HeadSequence
 
 CONFIG = CONFIGS["llama"]
 
@@ -124,7 +125,7 @@ def test_a_row_that_keeps_a_drafted_state_is_found_in_the_heads_store(folder, mo
     settings = chosen.target_settings(RunSettings(threads=1, context=512, sequences=2))
     target = load_model(folder / "target", settings)
     draft = chosen.opened(target, settings).speculation.draft
-    settle = head_draft._Sequence.settle
+    settle = HeadSequence.settle
 
     def kept(self, tokens):
         begun, unread = self.computed, settle(self, tokens)
@@ -132,7 +133,7 @@ def test_a_row_that_keeps_a_drafted_state_is_found_in_the_heads_store(folder, mo
             self.computed = len(tokens) - 2 - self.base
         return min(unread, 1) if begun else unread
 
-    monkeypatch.setattr(head_draft._Sequence, "settle", kept)
+    monkeypatch.setattr(HeadSequence, "settle", kept)
     monkeypatch.setattr(head_draft, "READ_ROWS", 512)
     (case,) = check_draft_caches(target, draft, 3)
     assert case.differing

@@ -19,7 +19,7 @@ from fewbit.errors import UsageError
 from fewbit.records.generation import FinishReason
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingParams
-from fewbit.speculate import head_draft
+from fewbit.speculate import head_draft, head_sequence
 from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.controller import FixedLengths, LengthController
 from fewbit.speculate.drafts import NgramDraft, watching
@@ -216,7 +216,7 @@ def test_what_it_never_saw_is_left_out():
 
 
 def test_states_that_come_again_are_known(monkeypatch):
-    monkeypatch.setattr(head_draft, "KEPT_STATES", 16)
+    monkeypatch.setattr(head_sequence, "KEPT_STATES", 16)
     tokens = [i % 29 for i in range(60)]
     draft = head_draft_of(repeat=1.0)
     for end in range(1, 60):

@@ -10,7 +10,8 @@ from fewbit.model.head_source import HeadSource
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.step import PAGE
 from fewbit.sampling import SamplingThreads
-from fewbit.speculate.head_draft import KEPT_STATES, HeadDraft, HeadModel
+from fewbit.speculate.head_draft import HeadDraft, HeadModel
+from fewbit.speculate.head_sequence import KEPT_STATES
 
 
 @dataclass(frozen=True)
