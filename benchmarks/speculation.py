@@ -20,16 +20,25 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from kept_parts import Part, part_of, stamp
 from models import Models, rewrite
 from processes import Worker, WorkerError, rows_of
-from table import Row, as_json, markdown, not_run, spread
+from table import Row, as_json, markdown, not_run
+from turns import (
+    PEER_BAR,
+    PEER_DRAFTS,
+    best_peer,
+    peer_turn,
+    row_against_peer,
+    row_of_ends,
+    row_of_turns,
+    rows_of_turns,
+    turns_of,
+)
 
 from fewbit.evaluate.conditions import processor
 from fewbit.evaluate.prompts import builtin_prompts, read_prompts
@@ -39,11 +48,6 @@ from fewbit.runtime.native import available_cores
 CODE = "coding"
 """The category of Spec-Bench's code prompts."""
 
-ACCEPTED = 0.9
-"""Acceptance per drafted token that the bars of a model draft are stated at."""
-
-PEER_DRAFTS = ("draft=2", "draft=3", "draft=4", "draft=6")
-PEER_BAR = 2.4
 SAMPLED = 0.8
 SEQUENCES = 16
 SERVED_TURNS = 3
@@ -95,8 +99,8 @@ def pair(run: Run) -> Iterator[Row]:
     with run.ours(run.large) as ours:
         groups = [[ours.ask("prompt", text=text)] for text in run.prompts("code")]
         for draft, name, least in ((prepared, "0.5B prepared", 1.6), (run.middle, "0.5B", 1.35)):
-            turns = _turns(ours, str(draft), groups, run.tokens)
-            yield from _rows(f"1.5B, {name} drafting, greedy code", turns, least)
+            turns = turns_of(ours, str(draft), groups, run.tokens)
+            yield from rows_of_turns(f"1.5B, {name} drafting, greedy code", turns, least)
         _note_costs(run, ours, (str(prepared), str(run.middle)))
 
 
@@ -109,8 +113,8 @@ def sampled(run: Run) -> Iterator[Row]:
     prepared = str(_prepared(run))
     with run.ours(run.large) as ours:
         groups = [[ours.ask("prompt", text=text)] for text in run.prompts("code")]
-        turns = _turns(ours, prepared, groups, run.tokens, SAMPLED)
-        yield _row(work, turns, 1.3)
+        turns = turns_of(ours, prepared, groups, run.tokens, SAMPLED)
+        yield row_of_turns(work, turns, 1.3)
         _note_costs(run, ours, (prepared,))
 
 
@@ -125,15 +129,15 @@ def peer(run: Run) -> Iterator[Row]:
     theirs = Worker(run.peer_python, "llama_cpp_speculation.py", run.large, **options)
     with run.ours(run.large) as ours, theirs:
         ids = [ours.ask("prompt", text=text) for text in run.prompts("code")]
-        best = _best_peer(theirs, ids[0], run.tokens)
+        best = best_peer(theirs, ids[0], run.tokens)
         run.note(f"llama.cpp: {theirs.ask('facts')['system']}; best of {PEER_DRAFTS}: {best}")
         turns, peers = [], []
         for prompt in ids[: max(1, run.turns // 2)]:  # the peer takes five times as long
-            found = _turns(ours, prepared, [[prompt]], run.tokens)
+            found = turns_of(ours, prepared, [[prompt]], run.tokens)
             if found:
                 turns += found
-                peers.append(_peer_turn(theirs, prompt, run.tokens, best))
-        yield _against_peer(work, turns, peers, best)
+                peers.append(peer_turn(theirs, prompt, run.tokens, best))
+        yield row_against_peer(work, turns, peers, best)
 
 
 def lookup(run: Run) -> Iterator[Row]:
@@ -145,9 +149,9 @@ def lookup(run: Run) -> Iterator[Row]:
             # A rewritten file is as long as the file: its draft pays to the end.
             tokens = run.tokens * 3 if kind == "rewrite" else run.tokens
             for draft in ("ngram", "suffix"):
-                turns = _turns(ours, draft, [[i] for i in ids], tokens)
+                turns = turns_of(ours, draft, [[i] for i in ids], tokens)
                 bar = least if name.startswith("1.5B") else None
-                yield from _rows(f"{name}, {draft}, {kind}", turns, bar)
+                yield from rows_of_turns(f"{name}, {draft}, {kind}", turns, bar)
         _note_costs(run, ours, ("ngram", "suffix"))
 
 
@@ -160,8 +164,8 @@ def nested(run: Run) -> Iterator[Row]:
     model = _as_int8(run, run.large)
     with run.ours(model, draft="nested") as ours:
         ids = [ours.ask("prompt", text=text) for text in run.prompts("code")]
-        turns = _turns(ours, "nested", [[i] for i in ids], run.tokens)
-        yield from _rows(work, turns, 1.2)
+        turns = turns_of(ours, "nested", [[i] for i in ids], run.tokens)
+        yield from rows_of_turns(work, turns, 1.2)
         facts = ours.ask("facts", "nested")
         more = facts["peak"] / facts["peak_alone"]
         shown = f"{facts['peak'] / 1e6:.0f} MB"
@@ -183,12 +187,11 @@ def concurrent(run: Run) -> Iterator[Row]:
             some = [texts[i % len(texts)] for i in range(2 * SEQUENCES)]
             ids = [ours.ask("prompt", text=text) for text in some]
             for draft in drafts:
-                turns = _turns(ours, draft, [ids] * min(run.turns, SERVED_TURNS), run.tokens)
+                turns = turns_of(ours, draft, [ids] * min(run.turns, SERVED_TURNS), run.tokens)
                 shown = Path(draft).stem
-                yield from _rows(f"{name}, {SEQUENCES} at once, {shown}, {kind}", turns, 0.97)
-                sooner = [turn["sooner"] for turn in turns if turn["sooner"]]
-                ratio = f"{median(sooner):.2f} x" if sooner else ""
-                yield Row("  a request's end, sooner by", figure=ratio, spread=spread(sooner))
+                work = f"{name}, {SEQUENCES} at once, {shown}, {kind}"
+                yield from rows_of_turns(work, turns, 0.97)
+                yield row_of_ends(turns)
         _note_costs(run, ours, drafts)
 
 
@@ -203,96 +206,6 @@ PARTS: Mapping[str, Callable[[Run], Iterator[Row]]] = {
 
 MINUTES = {"pair": 4, "sampled": 2, "peer": 3, "lookup": 6, "nested": 3, "concurrent": 9}
 """What each needs by default on two quiet cores, the making of models the first time included."""
-
-
-def _turns(
-    ours: Worker,
-    draft: str,
-    groups: Sequence[Sequence[list[int]]],
-    tokens: int,
-    temperature: float = 0.0,
-) -> list[dict[str, Any]]:
-    """Generate plainly and with the draft, prompt after prompt; greedy outputs must be the same."""
-    found = []
-    for number, prompts in enumerate(groups):
-        asked = {"tokens": tokens, "temperature": temperature, "drafted_first": number % 2 == 1}
-        turn = ours.ask("turn", draft, prompts=list(prompts), **asked)
-        if turn and temperature == 0 and not turn["same"]:
-            raise WorkerError(f"the draft {draft} changed a greedy output")
-        if turn:
-            found.append(turn)
-            rates = f"{turn['plain']:.1f} tok/s plain, {turn['drafted']:.1f} drafted"
-            print(f"  {Path(draft).stem}, turn {number + 1}: {rates}", file=sys.stderr, flush=True)
-    return found
-
-
-def _peer_turn(peer: Worker, prompt: list[int], tokens: int, best: str) -> dict[str, float]:
-    return {
-        setting: peer.ask("generate", setting, prompt=prompt, tokens=tokens)["rate"]
-        for setting in dict.fromkeys(("plain", best))
-    }
-
-
-def _best_peer(peer: Worker, prompt: list[int], tokens: int) -> str:
-    """Try each length of the peer's drafts once, and return the fastest."""
-    peer.ask("generate", "plain", prompt=prompt, tokens=4)
-    rates = {
-        setting: peer.ask("generate", setting, prompt=prompt, tokens=tokens // 2)["rate"]
-        for setting in PEER_DRAFTS
-    }
-    return max(rates, key=lambda setting: rates[setting])
-
-
-def _rows(work: str, found: Sequence[dict[str, Any]], least: float | None) -> Iterator[Row]:
-    """Yield a row of all turns, and one of those at the stated acceptance where they are fewer."""
-    if not found:
-        yield Row(work, figure="failed: every answer was over after its first token")
-        return
-    stated = [turn for turn in found if turn["proposed"] and _accepted([turn]) >= ACCEPTED]
-    model = least is not None and 1 < least < 2
-    yield _row(work, found, None if model and stated else least)
-    if model and stated:
-        yield _row(f"  of them at {ACCEPTED:.0%} accepted or more", stated, least)
-
-
-def _row(work: str, turns: Sequence[dict[str, Any]], least: float | None) -> Row:
-    ratios = [turn["drafted"] / turn["plain"] for turn in turns]
-    proposed = sum(turn["proposed"] for turn in turns)
-    accepted = f", {_accepted(turns):.0%} of {proposed} drafted accepted" if proposed else ""
-    return Row(
-        f"{work} ({len(turns)} turns{accepted})",
-        f"{median(turn['drafted'] for turn in turns):.1f} tok/s",
-        f"{median(turn['plain'] for turn in turns):.1f} tok/s (plain)",
-        f"{median(ratios):.2f} x",
-        spread(ratios),
-        "" if least is None else f">= {least} x",
-        None if least is None else median(ratios) >= least,
-        {"turns": list(turns)},
-    )
-
-
-def _accepted(turns: Sequence[dict[str, Any]]) -> float:
-    """Return accepted over drafted tokens."""
-    return sum(t["accepted"] for t in turns) / max(sum(t["proposed"] for t in turns), 1)
-
-
-def _against_peer(
-    work: str, turns: Sequence[dict[str, Any]], peers: Sequence[dict[str, float]], best: str
-) -> Row:
-    pairs = [(t["drafted"], max(p.values())) for t, p in zip(turns, peers, strict=True)]
-    ratios = [ours / theirs for ours, theirs in pairs]
-    plain = median(p["plain"] for p in peers)
-    drafted = median(p[best] for p in peers)
-    return Row(
-        work,
-        f"{median(ours for ours, _ in pairs):.1f} tok/s",
-        f"{plain:.1f} plain, {drafted:.1f} {best}",
-        f"{median(ratios):.2f} x",
-        spread(ratios),
-        f">= {PEER_BAR} x",
-        median(ratios) >= PEER_BAR,
-        {"peers": list(peers)},
-    )
 
 
 def _note_costs(run: Run, ours: Worker, drafts: Iterable[str]) -> None:
