@@ -1,67 +1,24 @@
 """Folders of compressed-tensors, packed bit by bit by the test, come out value for value."""
 
-import json
-
 import numpy as np
 import pytest
+from compressed_cases import Q, quantization, scheme, with_part
 from packed_models import (
-    E4m3,
     Integers,
     bf16,
     compressed,
     llama_integers,
     packed_llama,
     random_integers,
-    write_folder,
 )
-from tiny_models import CONFIGS, random_weights
 
-from fewbit.checkpoint.compressed_config import Targets, read_config
 from fewbit.checkpoint.open import open_checkpoint
-from fewbit.errors import BadFileError, MissingError, NumericalError, UnsupportedError
-from fewbit.formats import fp8
+from fewbit.errors import BadFileError, MissingError, NumericalError
 from fewbit.formats.registry import decode
 from fewbit.model.chosen_kernels import planned_kernels
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.records.kernels import Activations
-from fewbit.records.kv import KvForm, KvScales
-
-Q = "model.layers.0.self_attn.q_proj"
-
-
-def scheme(bits=4, group=32, *, symmetric=True, form="pack-quantized", inputs=None, **other):
-    weights = {
-        "num_bits": bits,
-        "type": "int",
-        "symmetric": symmetric,
-        "strategy": "group" if group else "channel",
-        "group_size": group,
-        **other,
-    }
-    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "format": form}
-
-
-def quantization(*groups, **other):
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {f"group_{i}": group for i, group in enumerate(groups)},
-        "ignore": ["lm_head"],
-        **other,
-    }
-
-
-def with_part(name, change):
-    """Pack as compressed-tensors does, then change one stored tensor."""
-
-    def pack(matrix):
-        stored = compressed(matrix, symmetric=True)
-        stored[name] = change(stored[name]) if name in stored else change(matrix)
-        return stored
-
-    return pack
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -107,52 +64,6 @@ def test_a_whole_model_runs_on_the_kernels_of_its_formats(tmp_path):
     assert not any(k.note for k in kernels)
     runner = runner_of(source, RunSettings(threads=1))
     assert np.isfinite(np.concatenate(list(runner.score(np.arange(5))))).all()
-
-
-def test_groups_are_found_by_name_then_pattern_then_class(tmp_path):
-    groups = quantization(
-        scheme(4) | {"targets": ["re:.*self_attn.*", "model.layers.0.mlp.up_proj"]},
-        scheme(8, None),
-    )
-    config = read_config(groups, "config.json")
-    targets = Targets(config, "config.json")
-    assert targets.of(Q).weights.num_bits == 4
-    assert targets.of("model.layers.0.mlp.up_proj").weights.num_bits == 4
-    assert targets.of("model.layers.1.mlp.up_proj").weights.num_bits == 8
-    with pytest.raises(BadFileError, match="no config group"):
-        targets.of("model.embed_tokens")
-
-    names = [Q, "model.layers.0.mlp.up_proj", "model.layers.1.mlp.down_proj"]
-    sizes = [((64, 64), 4, 32), ((96, 64), 4, 32), ((64, 96), 8, None)]
-    matrices = {
-        name: random_integers(i, *size, symmetric=True)
-        for i, (name, size) in enumerate(zip(names, sizes, strict=True))
-    }
-    folder = packed_llama(tmp_path / "m", lambda m: compressed(m, symmetric=True), groups, matrices)
-    with open_checkpoint(folder) as checkpoint:
-        for name, matrix in matrices.items():
-            assert np.array_equal(decode(checkpoint.read(f"{name}.weight")), matrix.values())
-
-
-@pytest.mark.parametrize(
-    "pattern", ["re:(a+)+$", "re:(.*)*x", "re:.*.*.*.*.*x", r"re:(a)\1", "re:" + "a" * 3000, "re:("]
-)
-def test_a_pattern_that_could_run_for_ever_is_refused(pattern):
-    groups = quantization(scheme() | {"targets": [pattern]})
-    with pytest.raises(UnsupportedError, match="names modules by"):
-        Targets(read_config(groups, "config.json"), "config.json")
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"re:.*self_attn\.(q|k|v|o)_proj$",
-        r"re:model\.layers\.\d+\.mlp\.[a-z_+*]+",
-        "re:(?!.*lm_head).*",
-    ],
-)
-def test_patterns_of_real_files_are_taken(pattern):
-    Targets(read_config(quantization(scheme() | {"targets": [pattern]}), "c"), "c")
 
 
 def int8(matrix: Integers, scale=None):
@@ -300,100 +211,6 @@ def test_inputs_that_no_kernel_reads_are_decoded_and_said(tmp_path):
     assert np.isfinite(np.concatenate(list(runner.score(np.arange(5))))).all()
 
 
-def fp8_codes(seed, shape):
-    codes = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    return np.where(codes & 0x7F == 0x7F, np.uint8(1), codes)
-
-
-FLOAT = {"num_bits": 8, "type": "float", "symmetric": True}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "scales", "form"),
-    [
-        ("channel", np.linspace(1e-3, 2e-3, 64, dtype=np.float32)[:, None], "fp8_e4m3-row"),
-        ("tensor", np.float32([1.5e-3]), "fp8_e4m3-tensor"),
-        ("block", np.float32([[1e-3, 2e-3], [3e-3, 4e-3], [5e-3, 6e-3]]), "f32"),
-    ],
-)
-def test_float_quantized_weights(tmp_path, strategy, scales, form):
-    codes = fp8_codes(1, (64, 64))
-    group = scheme(
-        group=None, form="float-quantized", inputs={**FLOAT, "strategy": "token", "dynamic": True}
-    )
-    group["weights"] = {**FLOAT, "strategy": strategy, "block_structure": [25, 40]}
-    folder = packed_llama(
-        tmp_path / "m",
-        lambda _: {"weight": E4m3(codes), "weight_scale": scales},
-        quantization(group),
-        {Q: random_integers(1, (64, 64), 4, 32, symmetric=True)},
-    )
-    spread = scales
-    if strategy == "block":
-        spread = scales.repeat(25, axis=0)[:64].repeat(40, axis=1)[:, :64]
-    with open_checkpoint(folder) as checkpoint:
-        info = checkpoint.tensors[f"{Q}.weight"]
-        assert info.format.name == form
-        assert "its inputs are not rounded to 8-bit floats" in info.note
-        values = decode(checkpoint.read(f"{Q}.weight"))
-        assert np.array_equal(values, fp8.VALUES[codes] * spread)
-
-
-E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
-
-
-def test_nvfp4_is_decoded_and_said(tmp_path):
-    rng = np.random.default_rng(1)
-    codes, scales = rng.integers(0, 16, (64, 64)), fp8_codes(2, (64, 4)) & 0x7F
-    group = {
-        "targets": ["Linear"],
-        "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
-    }
-    stored = {
-        "weight_packed": (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8),
-        "weight_scale": E4m3(scales),
-        "weight_global_scale": np.float32([300.0]),
-    }
-    folder = packed_llama(
-        tmp_path / "m",
-        lambda _: stored,
-        quantization(group, format="nvfp4-pack-quantized"),
-        {Q: random_integers(1, (64, 64), 4, 32, symmetric=True)},
-    )
-    expected = E2M1[codes] * (fp8.VALUES[scales] / np.float32(300)).repeat(16, axis=1)
-    with open_checkpoint(folder) as checkpoint:
-        assert (
-            "no kernel reads nvfp4, so it is decoded to bf16"
-            in checkpoint.tensors[f"{Q}.weight"].note
-        )
-        values = decode(checkpoint.read(f"{Q}.weight"))
-    # bf16 has eight significant bits.
-    assert (np.abs(values - expected) <= 2.0**-8 * np.abs(expected)).all()
-
-
-def test_mxfp4_becomes_the_type_of_that_name(tmp_path):
-    rng = np.random.default_rng(1)
-    codes, powers = rng.integers(0, 16, (64, 64)), rng.integers(110, 130, (64, 2), dtype=np.uint8)
-    group = {
-        "targets": ["Linear"],
-        "weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32},
-    }
-    stored = {
-        "weight_packed": (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8),
-        "weight_scale": powers,
-    }
-    folder = packed_llama(
-        tmp_path / "m",
-        lambda _: stored,
-        quantization(group, format="mxfp4-pack-quantized"),
-        {Q: random_integers(1, (64, 64), 4, 32, symmetric=True)},
-    )
-    expected = E2M1[codes] * np.ldexp(np.float32(1), powers.astype(int) - 127).repeat(32, axis=1)
-    with open_checkpoint(folder) as checkpoint:
-        assert checkpoint.tensors[f"{Q}.weight"].format.name == "mxfp4"
-        assert np.array_equal(decode(checkpoint.read(f"{Q}.weight")), expected)
-
-
 @pytest.mark.parametrize(
     ("part", "change", "error", "message"),
     [
@@ -431,94 +248,3 @@ def test_a_part_that_is_missing_is_named(tmp_path):
     folder = packed_llama(tmp_path / "m", pack, quantization(scheme()), matrices)
     with pytest.raises(MissingError, match="weight_scale"):
         open_model(folder)
-
-
-@pytest.mark.parametrize(
-    ("stated", "error", "message"),
-    [
-        ({"config_groups": {"g": {"targets": "Linear"}}}, BadFileError, "cannot be read"),
-        ({"config_groups": {}}, BadFileError, "no config group"),
-        ({"transform_config": {"config_groups": {"R1": {}}}}, UnsupportedError, "transforms"),
-        ({"sparsity_config": {"format": "sparse-24-bitmask"}}, UnsupportedError, "sparse"),
-        ({"config_groups": {"g": scheme(9)}}, UnsupportedError, "has 9 bits"),
-        ({"config_groups": {"g": {"targets": ["Linear"]}}}, UnsupportedError, "does not say how"),
-    ],
-)
-def test_configurations_that_cannot_be_followed_are_refused(tmp_path, stated, error, message):
-    folder = packed_llama(
-        tmp_path / "m",
-        lambda m: compressed(m, symmetric=True),
-        quantization(scheme()) | stated,
-        {Q: random_integers(1, (64, 64), 4, 32, symmetric=True)},
-    )
-    with pytest.raises(error, match=message):
-        open_model(folder)
-
-
-WEIGHTS = scheme()
-
-
-def with_kept(folder, scheme, kept):
-    """The tiny Llama with a packed matrix, and stored scales for keys and values."""
-
-    matrix = random_integers(1, (64, 64), 4, 32, symmetric=True)
-    tensors = dict(random_weights(CONFIGS["llama"])) | kept
-    del tensors[f"{Q}.weight"]
-    tensors |= {f"{Q}.{n}": a for n, a in compressed(matrix, symmetric=True).items()}
-    stated = quantization(WEIGHTS, kv_cache_scheme=scheme)
-    config = {**CONFIGS["llama"], "quantization_config": stated}
-    return write_folder(folder / "m", config, tensors)
-
-
-KEPT = {"num_bits": 8, "type": "float", "strategy": "tensor"}
-TWO_OF_EACH_LAYER = {
-    f"model.layers.{layer}.self_attn.{side}_scale": np.float32([0.5 + layer])
-    for layer in range(3)
-    for side in "kv"
-}
-
-
-@pytest.mark.parametrize(("kind", "form"), [("float", KvForm.FP8), ("int", KvForm.INT8)])
-def test_stored_scales_of_keys_and_values_stay_with_the_model(tmp_path, kind, form):
-    with open_model(with_kept(tmp_path, KEPT | {"type": kind}, TWO_OF_EACH_LAYER)) as source:
-        rows = tuple((0.5 + layer,) * 2 for layer in range(3))
-        assert source.kv_scales == KvScales(form=form, keys=rows, values=rows)
-        assert source.checkpoint.notes == ()
-        assert not any("k_scale" in name for name in source.checkpoint.tensors)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "change"),
-    [
-        (KEPT, {"model.layers.0.self_attn.q_scale": np.float32([1])}),
-        (KEPT | {"strategy": "attn_head"}, {}),
-        (KEPT | {"num_bits": 4}, {}),
-        (None, {}),
-    ],
-)
-def test_stored_scales_of_another_kind_are_left_out_and_said(tmp_path, scheme, change):
-    with open_model(with_kept(tmp_path, scheme, TWO_OF_EACH_LAYER | change)) as source:
-        assert source.kv_scales is None
-        assert f"{6 + len(change)} stored scales" in source.checkpoint.notes[0]
-
-
-def test_a_stored_scale_that_is_no_number_is_refused(tmp_path):
-    wrong = {"model.layers.1.self_attn.v_scale": np.float32([0])}
-    with pytest.raises(BadFileError, match="not one positive number"):
-        open_model(with_kept(tmp_path, KEPT, TWO_OF_EACH_LAYER | wrong))
-
-
-def test_the_configuration_leaves_out_how_weights_are_packed(tmp_path):
-    matrices = {Q: random_integers(1, (64, 64), 4, 32, symmetric=True)}
-    folder = packed_llama(
-        tmp_path / "m", lambda m: compressed(m, symmetric=True), quantization(scheme()), matrices
-    )
-    with open_checkpoint(folder) as checkpoint:
-        assert "quantization_config" in json.loads((folder / "config.json").read_text())
-        assert "quantization_config" not in checkpoint.facts.config
-        names = list(checkpoint.tensors)
-        assert f"{Q}.weight" in names and f"{Q}.weight_packed" not in names
-        assert len(checkpoint.digest(f"{Q}.weight")) == 64
-        checkpoint.release(f"{Q}.weight")
-        with pytest.raises(MissingError):
-            checkpoint.read(f"{Q}.weight_packed")
