@@ -4,8 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from endpoint_cases import engine_server, routes
 from fake_server import delta, events, serving
-from test_endpoint import engine_server, routes
 from tiny_subjects import TEMPLATE, write_subject
 
 from fewbit.cli.app import run

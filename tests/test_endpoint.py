@@ -1,66 +1,25 @@
+"""A model behind a URL, asked as ours are: answers, likelihoods, and what goes wrong."""
+
 import re
 import zlib
 from itertools import accumulate
 
-import numpy as np
 import pytest
-from brought import as_said
-from fake_server import delta, events, scored, serving
-from tiny_subjects import TEMPLATE, begin_with_bos, tokenizer, write_subject
+from endpoint_cases import CHAT, HELLO, VLLM, answers, ask, opened, routes
+from fake_server import delta, events, serving
 
-from fewbit.engine.loaded import load_model
-from fewbit.errors import IdentityError, RequestError, UnsupportedError, UsageError
-from fewbit.evaluate.answers import Ask, EngineAnswerer
-from fewbit.evaluate.arms import Arms, Role, Room, local_party
-from fewbit.evaluate.endpoint.answerer import EndpointParty, endpoint_party
-from fewbit.evaluate.endpoint.axis import EndpointAxis, lower_bound
-from fewbit.evaluate.endpoint.client import Address, Client
-from fewbit.evaluate.endpoint.facts import probe_identity
+from fewbit.errors import RequestError, UnsupportedError, UsageError
+from fewbit.evaluate.arms import Role, Room
+from fewbit.evaluate.endpoint.answerer import endpoint_party
+from fewbit.evaluate.endpoint.client import Address
 from fewbit.evaluate.endpoint.stream import heard
-from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tools.forms import read_calls
-from fewbit.model.runner import RunSettings
 from fewbit.records.base import to_json
 from fewbit.records.generation import FinishReason
 from fewbit.sampling import SamplingParams
-from fewbit.speculate.pair_probes import PITFALLS, TEXTS
 from fewbit.tokens.grammar import Grammar, GrammarKind
 
-MODELS = {"data": [{"id": "small", "owned_by": "us", "meta": {"n_vocab": 320, "size": 9}}]}
-VLLM = {"data": [{"id": "small", "owned_by": "vllm", "max_model_len": 64}]}
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SECRET = "sesame-42"
-
-
-def routes(**given):
-    """Return routes by their last words, beside one that lists a model."""
-    names = {"chat": CHAT, "text": TEXT, "props": "/props", "tokenize": "/tokenize"}
-    found = {names[name]: route for name, route in given.items()}
-    return {"/v1/models": lambda _: MODELS, **found}
-
-
-def opened(url, sequences=4):
-    return endpoint_party(Address(url)).open(Role.CANDIDATE, Room(sequences=sequences))
-
-
-def answers(url, *asks, sequences=4):
-    found = {}
-    with opened(url, sequences) as arm:
-        arm.answerer.answer(asks, lambda answer: found.setdefault(answer.name, answer))
-    return [found[ask.name] for ask in asks]
-
-
-def ask(name="a", prompt=({"role": "user", "content": "Hello?"},), **given):
-    return Ask(name, prompt, **{"max_tokens": 8, **given})
-
-
-HELLO = (
-    delta(role="assistant", content=""),
-    delta(content="Hel", logprobs=[scored(b"Hel", -0.5, [(b"Hel", -0.5), (b"\xe2\x82", -1.5)])]),
-    delta(content="lo", logprobs=[scored(b"lo", -0.25)]),
-    delta(finish="stop"),
-    {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}},
-)
 
 
 def test_an_answer_is_what_the_events_say():
@@ -265,197 +224,3 @@ def test_a_server_without_an_echo_is_said_to_have_none():
                 arm.answerer.likelihoods("It is", [" Paris"])
             with pytest.raises(UnsupportedError, match="conversations"):
                 arm.answerer.likelihoods(({"role": "user", "content": "?"},), [" Paris"])
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return open_subject(write_subject(tmp_path_factory.mktemp("tiny") / "model"))
-
-
-def tokenizing(source, ending=""):
-    """Return what cuts texts as the source does, and conversations with an ending to each."""
-
-    def route(body):
-        if "messages" not in body:
-            return {"tokens": source.tokenizer.encode(body["content"])}
-        text = "".join(message["content"] for message in body["messages"]) + ending
-        return {"tokens": source.tokenizer.encode(text, add_special=False)}
-
-    return route
-
-
-def identity(source, **given):
-    with serving(routes(**given)) as (url, _):
-        party = endpoint_party(Address(url))
-        client = Client(party.address)
-        try:
-            found = probe_identity(client, party.facts, source)
-        finally:
-            client.close()
-    return {check.name: check.found for check in found.checks}
-
-
-def test_identity_is_what_the_server_shows_and_says_what_was_not_checked(source):
-    found = identity(
-        source,
-        props=lambda _: {"chat_template": TEMPLATE + "\n", "eos_token": "</s>"},
-        tokenize=tokenizing(source),
-    )
-    assert found["chat template"] == f"{len(TEMPLATE) + 1} characters"
-    assert found["tokenization"] == "6 texts give the same tokens, after <s> (1)"
-    assert found["special tokens"] == "end </s>"
-    assert found["weights"].startswith("not checked")
-    hidden = identity(source)
-    assert [name for name in hidden if not hidden[name].startswith("not checked")] == ["vocabulary"]
-
-
-def test_a_template_that_is_not_shown_is_known_by_what_it_writes(source):
-    assert identity(source, tokenize=tokenizing(source))["chat template"] == (
-        "2 conversations give the same tokens"
-    )
-    with pytest.raises(IdentityError, match="conversation as other tokens, from token 38 on"):
-        identity(source, tokenize=tokenizing(source, "."))
-    texts = tokenizing(source)
-    for said in ({"tokens": []}, (400, {}, '{"error": "no template"}')):
-        silent = lambda body, said=said: said if "messages" in body else texts(body)  # noqa: E731
-        assert identity(source, tokenize=silent)["chat template"].startswith("not checked")
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"props": lambda _: {"chat_template": "{{ 1 }}"}}, "chat template"),
-        ({"props": lambda _: {"eos_token": "<end>"}}, "end-of-text token is '<end>'"),
-        ({"tokenize": lambda _: {"tokens": [5, 6]}}, "from token 0 on"),
-    ],
-)
-def test_a_server_that_shows_another_model_is_refused(source, given, named):
-    with pytest.raises(IdentityError, match=named):
-        identity(source, **given)
-
-
-def test_pitfalls_that_the_server_cuts_otherwise_are_said(source):
-    def unnormalized(body):
-        tokens = tokenizing(source)(body)["tokens"]
-        return {"tokens": tokens if body.get("content") != TEXTS[PITFALLS] else [*tokens[:9], 0]}
-
-    found = identity(source, tokenize=unnormalized)["tokenization"]
-    assert found.startswith("5 texts give the same tokens")
-    assert "known pitfalls otherwise, from token 9 on" in found
-
-
-def test_a_server_may_read_names_of_special_tokens_as_these(tmp_path):
-    backend = begin_with_bos(tokenizer())
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    source = open_subject(write_subject(tmp_path / "model", backend=backend))
-    text = TEXTS["a conversation"]
-    read = source.tokenizer.encode(text, parse_special=True)
-    assert read != source.tokenizer.encode(text)  # the control
-
-    def told(body):
-        tokens = source.tokenizer.encode(body.get("content", ""), parse_special=True)
-        return {"tokens": [] if "messages" in body else tokens}
-
-    found = identity(source, tokenize=told)["tokenization"]
-    assert found.startswith("6 texts give the same tokens")
-
-
-def test_a_missing_or_second_begin_of_text_is_refused(source):
-    plain = source.tokenizer.encode("", add_special=True)
-    for begins in ([], [*plain, *plain]):
-        tokens = lambda body, begins=begins: {  # noqa: E731
-            "tokens": [*begins, *source.tokenizer.encode(body["content"], add_special=False)]
-        }
-        with pytest.raises(IdentityError, match="begins a text otherwise"):
-            identity(source, tokenize=tokens)
-
-
-def test_the_bound_is_never_above_the_divergence_and_is_it_where_all_is_told():
-    rng = np.random.default_rng(5)
-    for _ in range(200):
-        p, q = (rng.dirichlet(np.full(50, 0.3)) for _ in range(2))
-        whole = float(np.sum(p * np.log(p / q)))
-        told = np.argsort(-q)[:5]
-        assert 0 <= lower_bound(p[told], q[told]) <= whole + 1e-9
-        # All told, what is left over is rounding, against the least that is left to others.
-        assert lower_bound(p, q) == pytest.approx(whole, abs=1e-5)
-    assert lower_bound(p[told], p[told]) == pytest.approx(0, abs=1e-12)
-
-
-def engine_server(source, spoil=0.0, *, by_id=False):
-    """Return what answers chats as our engine does; `spoil` is added to every log-probability
-    but the likeliest. `by_id` names tokens as vLLM does where it is asked to, with a text that is
-    of no use."""
-    loaded = load_model(source.model.path, RunSettings(threads=1))
-
-    def named(token):
-        return f"token_id:{token}".encode() if by_id else loaded.tokenizer.token_bytes(token)
-
-    def chat(body):
-        assert not body.get("logprobs") or body.get("return_tokens_as_token_ids", False) is by_id
-        found = []
-        prompt = tuple(body["messages"])
-        asked = Ask("x", prompt, body["max_tokens"], logprobs=body.get("top_logprobs"))
-        EngineAnswerer(loaded).answer([asked], found.append)
-        chunks = []
-        ids = {loaded.tokenizer.token_text(i): i for i in range(loaded.vocabulary)}
-        for score in found[0].logprobs:
-            data = named(ids[score.token])
-            top = [
-                (named(ids[c.token]), c.logprob + spoil * (rank > 0))
-                for rank, c in enumerate(score.top)
-            ]
-            chunks.append(delta(content="x", logprobs=[scored(data, score.logprob, top)]))
-        return events(*chunks, delta(finish=found[0].finish.value))
-
-    return chat
-
-
-@pytest.mark.parametrize("by_id", [False, True])
-@pytest.mark.parametrize(("spoil", "least", "most"), [(0.0, 0.0, 1e-6), (-1.0, 0.01, 2.0)])
-def test_the_axis_measures_a_server_against_its_source(source, spoil, least, most, by_id):
-    axis = EndpointAxis(
-        prompts={"chat": ("Hello?", "What is it?")}, tokens=6, top=12, concurrency=(1, 2)
-    )
-    settings = RunSettings(threads=1)
-    models = {"/v1/models": lambda _: VLLM if by_id else MODELS}
-    with serving({**routes(chat=engine_server(source, spoil, by_id=by_id)), **models}) as (url, _):
-        parties = {
-            Role.SOURCE: local_party(source, settings),
-            Role.CANDIDATE: endpoint_party(Address(url)),
-        }
-        result = as_said(axis, axis.run(Arms(parties), lambda *_: None))
-    (kl,) = result.slices
-    mean = sum(item.candidate for item in kl.items) / len(kl.items)
-    assert least <= mean <= most
-    assert {item.cluster for item in kl.items} == {"1/chat/0", "1/chat/1"}
-    assert [d.title for d in result.details.latency] == [
-        "Time to first token, 1 request at once",
-        "Gap between tokens, 1 request at once",
-        "Time to first token, 2 requests at once",
-        "Gap between tokens, 2 requests at once",
-    ]
-    assert 0 < result.details.unseen < 1
-    assert isinstance(parties[Role.CANDIDATE], EndpointParty)
-
-
-def test_without_log_probabilities_there_are_times_and_no_divergence(source):
-    axis = EndpointAxis(prompts={"chat": ("Hello?",)}, tokens=6, concurrency=(1,))
-    chunks = [delta(content="x"), delta(content="y"), delta(finish="stop")]
-    with serving(routes(chat=lambda _: events(*chunks))) as (url, _):
-        parties = {
-            Role.SOURCE: local_party(source, RunSettings(threads=1)),
-            Role.CANDIDATE: endpoint_party(Address(url)),
-        }
-        result = axis.run(Arms(parties), lambda *_: None)
-    assert result.slices == ()
-    assert "no divergence was measured" in result.notes[0]
-    assert len(result.details.latency[1].values) == 1
-
-
-def test_a_file_on_disk_is_no_endpoint(source):
-    party = local_party(source, RunSettings(threads=1))
-    arms = Arms({Role.SOURCE: party, Role.CANDIDATE: party})
-    axis = EndpointAxis(prompts={"chat": ("Hello?",)})
-    with pytest.raises(UnsupportedError, match="leave the axis out"):
-        axis.run(arms, lambda *_: None)
