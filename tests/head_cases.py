@@ -10,6 +10,9 @@ from fakes import FakeExecutor
 from safetensors.numpy import save_file
 from tiny_models import CONFIGS
 
+from fewbit.model.runner import RunSettings, runner_of
+from fewbit.model.weights import open_model
+
 SIZES = {
     **CONFIGS["llama"],
     "hidden_size": 48,
@@ -152,3 +155,8 @@ class FakeHead:
         logits[rows, self.order[step.tokens[step.wanted]]] += self.repeat
         own = hidden[step.wanted] * 7 + step.tokens[step.wanted][:, None] + 3
         return logits, np.ascontiguousarray((own % 4093).astype(np.float32))
+
+
+def target_of(folder, executor="native", after=(1, 2, 3), **settings):
+    fields = {"context": 128, "executor": executor, "states": lambda layers: after, **settings}
+    return runner_of(open_model(folder), RunSettings(**fields))
