@@ -17,52 +17,23 @@ import pytest
 import torch
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
+from torch_blocks import CONFIGS, INT4, block
 
 import fewbit
 from fewbit.api.torch_linear import QuantizedLinear
 from fewbit.errors import (
-    FewbitError,
-    KernelError,
-    NumericalError,
-    UnsupportedError,
     UsageError,
 )
 from fewbit.formats.activations import quantize_tokens
 
 pytestmark = pytest.mark.interop
 
-CONFIGS = {
-    "int4": fewbit.Int4WeightOnlyConfig(group_size=32),
-    "int8": fewbit.Int8WeightOnlyConfig(),
-    "int8-group": fewbit.Int8WeightOnlyConfig(granularity=fewbit.PerGroup(32)),
-    "int8-tensor": fewbit.Int8WeightOnlyConfig(granularity=fewbit.PerTensor()),
-    "w8a8": fewbit.Int8DynamicActivationInt8WeightConfig(),
-    "fp8": fewbit.Float8WeightOnlyConfig(),
-    "fp8-tensor": fewbit.Float8WeightOnlyConfig(granularity=fewbit.PerTensor()),
-}
-INT4 = CONFIGS["int4"]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class Block(torch.nn.Module):
-    """Nested, with and without bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = torch.nn.Linear(64, 96)
-        self.inner = torch.nn.Sequential(torch.nn.GELU(), torch.nn.Linear(96, 64, bias=False))
-
-    def forward(self, x):
-        return x + self.inner(self.up(x))
 
 
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(7)
-
-
-def block(dtype=torch.float32):
-    return torch.nn.Sequential(Block(), torch.nn.LayerNorm(64), Block()).to(dtype).eval()
 
 
 def rounded_inputs(name, x):
@@ -328,84 +299,3 @@ def test_attention_of_torch_keeps_the_projection_that_it_reads_itself():
     with torch.no_grad():
         attention(x)
     assert before == [True], "torch's fused path multiplied with the dequantized weights"
-
-
-def refused(error, words, model, config=INT4, *arguments):
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    kinds = [type(module) for module in model.modules()]
-    with pytest.raises(error, match=words):
-        fewbit.quantize_(model, config, *arguments)
-    assert [type(module) for module in model.modules()] == kinds
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, state[name]) or value.isnan().any(), name
-
-
-class Doubled(torch.nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-def test_what_does_not_fit_is_named_and_nothing_changes():
-    words = r"layer 0\.inner\.1 has 96 inputs, which do not divide into groups of 64"
-    refused(UsageError, words, block(), fewbit.Int4WeightOnlyConfig(group_size=64))
-    odd = torch.nn.Sequential(torch.nn.Linear(64, 40), torch.nn.Linear(40, 8))
-    refused(KernelError, "layer 1 cannot run .* 40 columns", odd, CONFIGS["int8"])
-    refused(UsageError, "layer 1 has 40 inputs", odd)
-    fewbit.quantize_(odd, CONFIGS["fp8"])
-
-
-def test_what_is_no_plain_layer_is_named_and_nothing_changes():
-    words = "layer 1 is a Doubled"
-    refused(UnsupportedError, words, torch.nn.Sequential(torch.nn.Linear(64, 64), Doubled(64, 64)))
-    refused(UnsupportedError, "layer 1 is a LayerNorm", block(), INT4, lambda _m, fqn: fqn == "1")
-    refused(UnsupportedError, "is a Sequential", block(), INT4, lambda _m, fqn: not fqn)
-    patched = block()
-    patched[0].up.forward = lambda x: x
-    refused(UnsupportedError, "layer 0.up is a Linear", patched)
-    normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(64, 64))
-    refused(UnsupportedError, "Parametrized", normed)
-
-
-def test_a_filter_that_chooses_nothing_is_named_and_nothing_changes():
-    words = r"filter 'lambda' of test_api_torch\.py, line \d+ chose none .* did you mean inner"
-    refused(UsageError, words, block(), INT4, lambda _module, fqn: "iner" in fqn)
-    refused(UsageError, "no linear layer", torch.nn.LayerNorm(8))
-    refused(UsageError, "filter_fn is of type list", block(), INT4, ["0.up"])
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_weight_that_is_not_finite_is_located_and_nothing_changes(value):
-    model = block()
-    model[2].up.weight.data[5, 3] = value
-    refused(NumericalError, r"2\.up: .*row 5, column 3.*Nothing was changed", model)
-
-
-def test_what_is_not_on_the_cpu_is_refused():
-    with torch.device("meta"):
-        away = torch.nn.Sequential(torch.nn.Linear(64, 64))
-    with pytest.raises(UnsupportedError, match=r"layer 0 are .* on meta"):
-        fewbit.quantize_(away, INT4)
-    refused(UnsupportedError, "device is 'cuda'", block(), INT4, None, torch.device("cuda"))
-    refused(UnsupportedError, "float64", block().double())
-    model = block()
-    fewbit.quantize_(model, INT4, device="cpu")
-    with pytest.raises(UnsupportedError, match="a tensor on meta"):
-        model(torch.empty(2, 64, device="meta"))
-
-
-@pytest.mark.parametrize(
-    "x",
-    [torch.ones(2, 63), torch.ones(64, dtype=torch.int32), torch.tensor(1.0)],
-    ids=["width", "integers", "scalar"],
-)
-def test_an_input_that_does_not_fit(x):
-    layer = torch.nn.Linear(64, 32)
-    fewbit.quantize_(layer, INT4)
-    with pytest.raises(UsageError, match="layer of 64 inputs was given"):
-        layer(x)
-
-
-def test_what_is_no_model():
-    for wrong in (torch.ones(3), torch.nn.Linear, "model"):
-        with pytest.raises(FewbitError, match="give what fewbit"):
-            fewbit.quantize_(wrong, INT4)
