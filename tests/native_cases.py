@@ -18,6 +18,9 @@ from fewbit.runtime.executor import Binding, Executor
 from fewbit.runtime.reference import choose_reference
 from fewbit.runtime.step import PAGE, Span, StepInput
 
+MIXED = ("int4-g32", "int8-g32", "f32", "q4_0", "int4-g32-asym", "bf16")
+"""Formats of a model's matrices in turn."""
+
 INPUT_SCALE = 1 / 40
 """Of static activations: normed inputs, of deviation 1, clip once in a thousand."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from beside_cases import BINDINGS, LENGTH, loaded, pages_of, rows_of, tokens_of, write_eight_bits
+from bits import same_bits
 from native_cases import SMALL, bind_random
 
 from fewbit.errors import FaultError, UsageError
@@ -39,10 +40,6 @@ def runner(path):
 @pytest.fixture(scope="module")
 def llama(folder):
     return loaded(write_eight_bits(folder))
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 # --- the store ------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 import gguf
 import numpy as np
 import pytest
+from bits import equal_but_for_nans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -40,12 +41,6 @@ def from_bytes(name: str, codes: np.ndarray) -> QuantTensor:
     )
 
 
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Equal bit for bit; a NaN equals any NaN, since its payload follows operand order."""
-    equal = a.view(np.uint32) == b.view(np.uint32)
-    return a.shape == b.shape and bool((equal | (np.isnan(a) & np.isnan(b))).all())
-
-
 def by_gguf(name: str, codes: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         return gguf.quants.dequantize(codes, gguf_type(name))
@@ -55,7 +50,7 @@ def by_gguf(name: str, codes: np.ndarray) -> np.ndarray:
 def test_decoding_random_bytes_equals_the_gguf_package(name):
     width = 3 * BLOCK_FORMATS[name].spec.block_bytes * (16 if name in ("f32", "f16") else 1)
     codes = np.random.default_rng(1).integers(0, 256, (40, width), np.uint8)
-    assert same_bits(decode(from_bytes(name, codes)), by_gguf(name, codes))
+    assert equal_but_for_nans(decode(from_bytes(name, codes)), by_gguf(name, codes))
 
 
 @pytest.mark.parametrize("name", CODED)
@@ -64,14 +59,14 @@ def test_decoding_random_bytes_equals_the_gguf_package(name):
 def test_decoding_any_bytes_equals_the_gguf_package(name, data):
     width = BLOCK_FORMATS[name].spec.block_bytes
     codes = data.draw(arrays(np.uint8, (2, width)))
-    assert same_bits(decode(from_bytes(name, codes)), by_gguf(name, codes))
+    assert equal_but_for_nans(decode(from_bytes(name, codes)), by_gguf(name, codes))
 
 
 @pytest.mark.parametrize("name", CODED)
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x7C, 0x80, 0x01])
 def test_decoding_constant_bytes_equals_the_gguf_package(name, fill):
     codes = np.full((1, 2 * BLOCK_FORMATS[name].spec.block_bytes), fill, np.uint8)
-    assert same_bits(decode(from_bytes(name, codes)), by_gguf(name, codes))
+    assert equal_but_for_nans(decode(from_bytes(name, codes)), by_gguf(name, codes))
 
 
 def test_swapped_nibbles_are_caught():
@@ -79,7 +74,7 @@ def test_swapped_nibbles_are_caught():
     codes[:, :2] = np.array([1.0], np.float16).view(np.uint8)
     swapped = codes.copy()
     swapped[:, 2:] = (codes[:, 2:] >> 4) | (codes[:, 2:] << 4)
-    assert not same_bits(decode(from_bytes("q4_0", swapped)), by_gguf("q4_0", codes))
+    assert not equal_but_for_nans(decode(from_bytes("q4_0", swapped)), by_gguf("q4_0", codes))
 
 
 def test_six_bit_scales_with_their_top_bits_misplaced_are_caught():
@@ -96,7 +91,7 @@ def test_six_bit_scales_with_their_top_bits_misplaced_are_caught():
 def test_three_bit_scales_with_their_pairs_in_another_order_are_caught():
     codes = np.random.default_rng(8).integers(0, 256, (4, 110), np.uint8)
     codes[:, 108:] = np.array([1.0], np.float16).view(np.uint8)
-    assert same_bits(decode(from_bytes("q3_k", codes)), by_gguf("q3_k", codes))
+    assert equal_but_for_nans(decode(from_bytes("q3_k", codes)), by_gguf("q3_k", codes))
     # The plausible mistake: scale i takes pair i % 4 of byte 8 + i / 4.
     packed = codes[:, 96:108]
     pairs = (packed[:, 8:, None] >> np.array([0, 2, 4, 6], np.uint8)) & np.uint8(3)
@@ -220,8 +215,8 @@ def test_rows_decode_alone_as_together():
     codes = np.random.default_rng(7).integers(0, 256, (9, 2 * 144), np.uint8)
     tensor = from_bytes("q4_k", codes)
     whole = decode(tensor)
-    assert same_bits(decode_rows(tensor, np.array([8, 0, 3])), whole[[8, 0, 3]])
-    assert same_bits(decode_rows(tensor, slice(2, 5)), whole[2:5])
+    assert equal_but_for_nans(decode_rows(tensor, np.array([8, 0, 3])), whole[[8, 0, 3]])
+    assert equal_but_for_nans(decode_rows(tensor, slice(2, 5)), whole[2:5])
 
 
 def test_the_table_agrees_with_the_gguf_package():

@@ -8,6 +8,7 @@ falls on a tie, one case in 2^39, which these seeds do not meet.
 
 import numpy as np
 import pytest
+from bits import same_bits
 from quantized import (
     AFFINE,
     BLOCKS,
@@ -85,10 +86,6 @@ def activations(rows: int, columns: int, seed: int) -> np.ndarray:
     x[0, 0] = 0
     x[:, -1, 3] *= 100
     return x.reshape(rows, columns).astype(np.float32)
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 @pytest.mark.parametrize("isa", ISAS)

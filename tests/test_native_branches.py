@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from bits import same_bits
 from native_cases import GEMMA_LIKE, SMALL, bind_random
 
 from fewbit.errors import UsageError
@@ -63,10 +64,6 @@ class Tree:
 
     def begin(self, executor):
         read(executor, self.text[:-1], self.pages)
-
-
-def same_bits(a, b):
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 LENGTHS = [2, 40, PAGE, PAGE + 1, 2 * PAGE - 2, 300]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bits import same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_cases import SMALL, bind_random, run_alone, run_step, track
@@ -42,10 +43,6 @@ ONE_LAYER = replace(SMALL, layers=1, windows=(None,))
 def bound(store: str, config: ModelConfig = GROUPED, seed: int = 0) -> Binding:
     cache, rotate = STORES[store]
     return bind_random(config, FORMATS, cache, seed, rotate_keys=rotate)
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 # --- row invariance -----------------------------------------------------------------------------

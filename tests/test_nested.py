@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bits import same_bits
 from quantized import extreme_tensor, format_id, parts_of, random_tensor
 
 from fewbit import _native
@@ -35,10 +36,6 @@ def tensors(form):
 
 def rows_of(packed) -> np.ndarray:
     return np.stack([packed.decode_row(row) for row in range(packed.rows)])
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 # --- the target: both halves ----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from bits import same_bits
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kernel_cases import (
@@ -48,10 +49,6 @@ SEARCH = settings(
 )
 PLANTED = settings(SEARCH, max_examples=200, phases=(Phase.generate,), report_multiple_bugs=False)
 """For bugs planted below: 200 examples must see them; the smallest one is of no interest."""
-
-
-def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.shape == b.shape and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def random_rows(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
