@@ -3,15 +3,9 @@
 // bit, on random and adversarial input: lanes, rounding of activations, every packed format,
 // attention over every store, the passes over logits, and X^T X. The Python tests do this and more
 // where Python runs; this program needs a C++ compiler and an emulator only.
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <limits>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,66 +17,11 @@
 #include "ops/ops.h"
 #include "sampling/row_kernels.h"
 #include "simd/probes.h"
+#include "values.h"
 
 namespace fewbit {
 
 namespace {
-
-using Floats = std::vector<float>;
-using Bytes = std::vector<uint8_t>;
-
-int comparisons = 0;
-int differences = 0;
-
-bool same(float a, float b) {
-  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
-         (std::isnan(a) && std::isnan(b));
-}
-template <class T>
-bool same(T a, T b) {
-  return a == b;
-}
-
-// Any NaN equals any other: what its bits are is no promise of simd.h.
-template <class T>
-void compare(const std::string& what, const std::vector<T>& got, const std::vector<T>& want) {
-  ++comparisons;
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (same(got[i], want[i])) continue;
-    std::printf("%s: element %zu is %.9g and not %.9g\n", what.c_str(), i,
-                static_cast<double>(got[i]), static_cast<double>(want[i]));
-    ++differences;
-    return;
-  }
-}
-
-std::mt19937 random_bits(1);
-
-Floats random_floats(int64_t n, float size = 1.0f) {
-  std::normal_distribution<float> normal(0.0f, size);
-  Floats x(static_cast<size_t>(n));
-  for (float& v : x) v = normal(random_bits);
-  return x;
-}
-
-Bytes random_bytes(size_t n) {
-  Bytes b(n);
-  for (uint8_t& v : b) v = static_cast<uint8_t>(random_bits());
-  return b;
-}
-
-// Every order of magnitude, both signs, what is not finite, ties of rounding.
-Floats adversarial_floats(int64_t n) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  Floats x{0.0f,     -0.0f,     1.0f,     0.5f,    1.5f,    2.5f,         -2.5f,
-           infinity, -infinity, NAN,      1e-45f,  -1e-45f, 3e38f,        -3e38f,
-           0x1p31f,  -0x1p31f,  0x1p30f,  0x1p23f, 88.73f,  -87.34f,      -103.98f,
-           0.625f,   65504.0f,  65520.0f, 6e-8f,   3e-8f,   2147483520.0f};
-  while (static_cast<int64_t>(x.size()) < n)
-    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random_bits())));
-  x.resize(static_cast<size_t>(n));
-  return x;
-}
 
 // --- lanes ---------------------------------------------------------------------------------------
 
