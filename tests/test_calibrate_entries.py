@@ -35,8 +35,8 @@ def test_lines_are_passages_conversations_and_tokens(tmp_path):
     assert read_entries(path) == (
         Passage("first"),
         Conversation(tuple(said)),
-        Tokens((5, 6, 7), (True, True, True)),
-        Tokens((0, 5), (False, True)),
+        Tokens((5, 6, 7)),
+        Tokens((5,)),
     )
 
 
@@ -64,3 +64,25 @@ def test_bad_lines_are_refused(tmp_path, line, message):
 def test_an_absent_file_is_refused(tmp_path):
     with pytest.raises(MissingError, match="cannot be read"):
         read_entries(tmp_path / "absent.txt")
+
+
+def test_line_ends_of_unicode_may_stand_in_a_string(tmp_path):
+    """As `json.dumps(..., ensure_ascii=False)` leaves them; they end no line of JSON."""
+    texts = ["one\u2028two", "three\x85four", "five\u2029six"]
+    path = tmp_path / "some.jsonl"
+    lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
+    path.write_bytes("\r\n".join(lines).encode())
+    assert read_entries(path) == tuple(map(Passage, texts))
+
+
+def test_a_mark_of_byte_order_is_no_text(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "first"}\n')
+    assert read_entries(path) == (Passage("first"),)
+
+
+@pytest.mark.parametrize("mask", [[0, 0, 1, 1], [1, 0, 0, 1], [1, 1, 0, 0]])
+def test_padding_is_dropped_wherever_it_lies(tmp_path, mask):
+    path = written(tmp_path, {"input_ids": [5, 6, 7, 8], "attention_mask": mask})
+    (entry,) = read_entries(path)
+    assert entry.ids == tuple(i for i, kept in zip([5, 6, 7, 8], mask, strict=True) if kept)

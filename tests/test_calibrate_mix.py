@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_subjects import write_subject
 
+from fewbit.calibrate import mix, portion
 from fewbit.calibrate.mix import (
     CalibrationSettings,
     Ingredient,
@@ -13,6 +14,7 @@ from fewbit.calibrate.mix import (
 )
 from fewbit.errors import BadFileError, MissingError, UsageError
 from fewbit.model.weights import open_model
+from fewbit.tokens.chat_template import ChatTemplate
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +62,23 @@ def test_pretokenized_data_that_is_too_long_is_cut_and_said(source, tmp_path):
     assert any("84 tokens, fewer than its share of 256" in n for n in notes)
 
 
-def test_padding_does_not_count(source, tmp_path):
-    path = lines(tmp_path, {"input_ids": [0, 0, 5, 6, 7], "attention_mask": [0, 0, 1, 1, 1]})
-    found = calibration_windows(source, settings(path))
-    assert found.masks[0].tolist() == [False, False, True, True, True]
-    assert found.facts.counted == 3
+@pytest.mark.parametrize("padding", [3, 500])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_case_22_padded_tokens_are_calibrated_on_as_they_would_be_alone(
+    source, tmp_path, side, padding
+):
+    """Also where there is more padding than a window is long."""
+    ids, pad = [5, 6, 7, 8, 9], [0] * padding
+    padded, mask = ([*pad, *ids], [*pad, *[1] * 5])
+    if side == "right":
+        padded, mask = [*ids, *pad], [*[1] * 5, *pad]
+    found = calibration_windows(
+        source, settings(lines(tmp_path, {"input_ids": padded, "attention_mask": mask}))
+    )
+    alone = calibration_windows(source, settings(lines(tmp_path, {"input_ids": ids})))
+    assert found.facts.tokens_sha256 == alone.facts.tokens_sha256
+    assert [window.tolist() for window in found.windows] == [ids]
+    assert not any("longer than" in remark for remark in found.facts.remarks)
 
 
 def test_conversations_go_through_the_models_template(source, tmp_path):
@@ -129,3 +143,57 @@ def test_settings_that_cannot_be_are_refused(changed):
         CalibrationSettings(**changed)
     with pytest.raises(UsageError):
         CalibrationSettings(mix=(Ingredient("samples", 0.0),))
+
+
+@pytest.mark.parametrize("token", [10**30, -(10**30), 1 << 63])
+def test_ids_beyond_any_integer_are_refused(source, tmp_path, token):
+    path = lines(tmp_path, {"input_ids": [5, 6, 7, 8, token]})
+    with pytest.raises(BadFileError, match="outside the vocabulary"):
+        calibration_windows(source, settings(path))
+
+
+def test_half_a_surrogate_pair_is_read_as_a_replacement(source, tmp_path):
+    path = tmp_path / "some.jsonl"
+    said = {"role": "user", "content": "abc \ud83d"}
+    path.write_text("\n".join(map(json.dumps, ({"text": "abcdef\udc00"}, {"messages": [said]}))))
+    assert calibration_windows(source, settings(str(path))).facts.tokens
+
+
+@pytest.mark.parametrize("share", [0, -1, float("nan"), float("inf"), "half"])
+def test_shares_that_cannot_be_are_refused(share):
+    with pytest.raises(UsageError, match="a finite share above 0"):
+        CalibrationSettings(mix=(Ingredient("samples", share),))
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_seeds_that_cannot_be_are_refused(seed):
+    with pytest.raises(UsageError, match="seed is"):
+        CalibrationSettings(seed=seed)
+
+
+def test_of_a_large_source_a_part_is_read_and_said(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(portion, "LEAST", 1000)
+    path = lines(tmp_path, *({"text": f"{n:04d}" * 50} for n in range(200)))
+    found = calibration_windows(source, settings(path, windows=1))
+    assert any("of its 40,000 characters 1,000, evenly" in note for note in found.facts.remarks)
+
+
+def test_the_template_is_read_once(source, tmp_path, monkeypatch):
+    """It takes milliseconds, and a file has thousands of conversations."""
+    made = []
+
+    class Counted(ChatTemplate):
+        def __init__(self, *given):
+            made.append(1)
+            super().__init__(*given)
+
+    monkeypatch.setattr(mix, "ChatTemplate", Counted)
+    said = [{"role": "user", "content": "abcdef"}]
+    calibration_windows(source, settings(lines(tmp_path, *[{"messages": said}] * 9)))
+    assert len(made) == 1
+
+
+def test_windows_beyond_the_context_are_refused_before_anything_is_read(source):
+    longer = settings("absent.txt", "samples", length=source.config.context + 1)
+    with pytest.raises(UsageError, match="give a smaller --window"):
+        calibration_windows(source, longer)

@@ -68,6 +68,34 @@ def test_a_line_of_white_space_is_blank(tmp_path):
     assert len(text.read_text(path).documents) == 5
 
 
+def test_line_ends_of_unicode_may_stand_in_a_line_of_json(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_bytes('{"text": "one\u2028two"}\n{"text": "three"}\n'.encode())
+    assert [d.text for d in text.read_text(path).documents] == ["one\u2028two", "three"]
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_text('{"text": "cut \\ud83d"}\n{"text": "whole \\ud83d\\ude00"}\n')
+    found = [d.text for d in text.read_text(path).documents]
+    assert found == ["cut \N{REPLACEMENT CHARACTER}", "whole \N{GRINNING FACE}"]
+
+
+def test_a_mark_of_byte_order_is_left_out(tmp_path):
+    path = tmp_path / "some.txt"
+    path.write_bytes(b"\xef\xbb\xbfOne.")
+    assert [d.text for d in text.read_text(path).documents] == ["One."]
+
+
+@pytest.mark.parametrize("path", ["large.txt", "/dev/zero"])
+def test_more_than_memory_should_hold_is_refused(tmp_path, monkeypatch, path):
+    monkeypatch.setattr(text, "LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr(text, "_CHUNK", 1 << 16)
+    (tmp_path / "large.txt").write_bytes(b"x" * ((1 << 20) + 1))
+    with pytest.raises(BadFileError, match="more than 1 MiB"):
+        text.read_text(tmp_path / path)
+
+
 def test_json_lines_are_documents(tmp_path):
     path = tmp_path / "some.jsonl"
     path.write_text('{"text": "first"}\n\n{"text": "second", "id": 7}\n{"text": " "}\n')

@@ -5,17 +5,19 @@ A file that does not end in `.jsonl` is one passage. In a `.jsonl` file every li
 - `text`: a passage;
 - `messages`: a conversation, objects with `role` and `content`, for the model's own template;
 - `input_ids`: token ids, with a mask of 0 and 1 under `attention_mask` where some are padding.
+
+Padding is dropped, on whichever side it lies: a text is run as it would be alone, from position 0.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fewbit.calibrate.text import read_file
+from fewbit.calibrate.text import json_lines, read_file
 from fewbit.errors import BadFileError
 
 
@@ -35,10 +37,9 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids, and for each whether it counts; both have the same length."""
+    """Token ids without padding."""
 
     ids: tuple[int, ...]
-    mask: tuple[bool, ...]
 
 
 Entry: TypeAlias = Passage | Conversation | Tokens
@@ -60,14 +61,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
 
 
 def _lines(path: Path, text: str) -> Iterator[Entry]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        where = f"text '{path}' line {number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadFileError(f"{where} is not JSON; write one object a line.") from error
+    for value, where in json_lines(path, text):
         yield _entry(value, where)
 
 
@@ -100,7 +94,7 @@ def _tokens(ids: Any, mask: Any, where: str) -> Tokens:
             f'{where}: "input_ids" and "attention_mask" must be lists of integers of one length; '
             "write the ids as the tokenizer gives them."
         )
-    return Tokens(tuple(ids), tuple(bool(kept) for kept in chosen))
+    return Tokens(tuple(itertools.compress(ids, chosen)))
 
 
 def _are_integers(value: Any) -> bool:
@@ -110,4 +104,4 @@ def _are_integers(value: Any) -> bool:
 def _empty(entry: Entry) -> bool:
     if isinstance(entry, Passage):
         return not entry.text.strip()
-    return not (entry.messages if isinstance(entry, Conversation) else any(entry.mask))
+    return not (entry.messages if isinstance(entry, Conversation) else entry.ids)

@@ -7,6 +7,7 @@ order, whole ones before rests.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fewbit.calibrate.calibration import CalibrationSet, calibration_set, window_digest
 from fewbit.calibrate.entries import Conversation, Entry, Passage, Tokens, read_entries
 from fewbit.calibrate.openings import openings
+from fewbit.calibrate.portion import portion
 from fewbit.calibrate.samples import (
     WRITER_FORMAT,
     Samples,
@@ -52,6 +54,9 @@ SAMPLES_TEXT = "the model's own samples"
 _HELD_OUT_SAMPLES = 1 << 32
 """The number of the first held-out sample: no calibration has so many."""
 
+_SEEDS = 1 << 64
+"""How many seeds there are."""
+
 Keep: TypeAlias = Callable[[SampleSettings, Callable[[], Samples]], Samples]
 """Called with each batch of samples and what writes it; gives it back, or an equal one that is kept
 from before."""
@@ -68,6 +73,11 @@ class Ingredient:
 
     source: str
     share: float = 1.0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the share can be one."""
+        return isinstance(self.share, int | float) and 0 < self.share < math.inf
 
 
 DEFAULT_MIX = (Ingredient(SAMPLES), Ingredient(DEFAULT))
@@ -99,8 +109,12 @@ class CalibrationSettings:
                 f"Calibration asks for {self.windows} windows of {self.length} tokens; ask for at "
                 f"least one of {2 * MINIMUM_TOKENS} tokens."
             )
-        if not self.mix or any(part.share <= 0 for part in self.mix):
-            raise UsageError("Calibration needs at least one source, each with a share above 0.")
+        if not self.mix or not all(part.is_sound for part in self.mix):
+            raise UsageError(
+                "Calibration needs at least one source, each with a finite share above 0."
+            )
+        if not 0 <= self.seed < _SEEDS:
+            raise UsageError(f"seed is {self.seed}; give a number from 0 to {_SEEDS - 1}.")
 
 
 def calibration_windows(
@@ -121,6 +135,7 @@ def calibration_windows(
         keep: where samples that the model wrote are kept from one call to the next.
 
     Raises:
+        UsageError: windows are longer than the model's context.
         MissingError: a file, the model's tokenizer or the chat template for conversations is not
             there.
         BadFileError: a file cannot be read as `read_entries` says, gives no window, or has an id
@@ -128,6 +143,11 @@ def calibration_windows(
         TemplateError: the model's template fails on a conversation.
         NumericalError: the model writes no finite logits.
     """
+    if settings.length > source.config.context:
+        raise UsageError(
+            f"Calibration asks for windows of {settings.length} tokens, and the model's context "
+            f"has {source.config.context}; give a smaller --window."
+        )
     total = sum(part.share for part in settings.mix)
     reader = _Reader(source, settings, tokenizer_of(source), progress, keep)
     parts = [
@@ -138,7 +158,6 @@ def calibration_windows(
         [tokens for part in parts for tokens in part.windows],
         [_text(part) for part in parts],
         window_tokens=settings.length,
-        masks=[mask for part in parts for mask in part.masks],
         seed=settings.seed,
         remarks=[f"{part.name}: {note}" for part in parts for note in part.notes],
     )
@@ -172,23 +191,11 @@ def held_out_windows(  # noqa: PLR0913
     return tuple(window for window in found if window.tobytes() not in known)
 
 
-Marked = tuple[NDArray[np.int32], NDArray[np.bool_]]
-"""Tokens int32 [n] and their mask bool [n]."""
-
-
 @dataclass(frozen=True)
 class _Part:
     name: str
-    marked: tuple[Marked, ...]
+    windows: Samples
     notes: tuple[str, ...]
-
-    @property
-    def windows(self) -> tuple[NDArray[np.int32], ...]:
-        return tuple(tokens for tokens, _ in self.marked)
-
-    @property
-    def masks(self) -> tuple[NDArray[np.bool_], ...]:
-        return tuple(mask for _, mask in self.marked)
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,12 @@ class _Reader:
     progress: Progress
     keep: Keep
 
+    @functools.cached_property
+    def template(self) -> ChatTemplate | None:
+        """The model's chat template, if it has one."""
+        text = chat_template_of(self.source)
+        return None if text is None else ChatTemplate(text, self.tokenizer.special_texts)
+
     def part(self, name: str, windows: int) -> _Part:
         """Return up to so many windows' worth of a source's tokens."""
         if name == SAMPLES:
@@ -212,48 +225,48 @@ class _Reader:
         return self._chosen(name, read_entries(Path(name)), windows)
 
     def _chosen(self, name: str, entries: Sequence[Entry], windows: int) -> _Part:
-        cut: list[Marked] = []
-        shortened = 0
-        for done, entry in enumerate(entries):
-            self.progress(f"reading {name}", done, len(entries))
+        cut: list[NDArray[np.int32]] = []
+        shortened, read = 0, portion(entries, windows * self.settings.length)
+        for done, entry in enumerate(read.entries):
+            self.progress(f"reading {name}", done, len(read.entries))
             found = self._windows(entry)
             shortened += isinstance(entry, Tokens) and len(entry.ids) > self.settings.length
-            cut += [window for window in found if len(window[0]) >= MINIMUM_TOKENS]
+            cut += [window for window in found if len(window) >= MINIMUM_TOKENS]
         if not cut:
             raise BadFileError(
                 f"'{name}' gives no calibration window of {MINIMUM_TOKENS} tokens; give more text."
             )
         chosen = _taken(cut, windows, self.settings)
         notes = _notes(chosen, windows * self.settings.length, shortened, self.settings.length)
-        return _Part(name, chosen, notes)
+        return _Part(name, chosen, (*filter(None, [read.note]), *notes))
 
-    def _windows(self, entry: Entry) -> list[Marked]:
+    def _windows(self, entry: Entry) -> list[NDArray[np.int32]]:
         if isinstance(entry, Tokens):
-            ids, mask = self._checked(entry)
-            return [(ids[: self.settings.length], mask[: self.settings.length])]
+            ids = self._checked(entry.ids)
+            return [np.array(ids[: self.settings.length], np.int32)]
         if isinstance(entry, Conversation):
             return self._cut(self._rendered(entry), ())
         return self._cut(
             self.tokenizer.encode(entry.text, add_special=False), self.tokenizer.behaviour.prefix
         )
 
-    def _cut(self, ids: Sequence[int], prefix: Sequence[int]) -> list[Marked]:
+    def _cut(self, ids: Sequence[int], prefix: Sequence[int]) -> list[NDArray[np.int32]]:
         room = self.settings.length - len(prefix)
         slices = [[*prefix, *ids[start : start + room]] for start in range(0, len(ids), room)]
-        return [(np.array(part, np.int32), np.ones(len(part), np.bool_)) for part in slices]
+        return [np.array(part, np.int32) for part in slices]
 
-    def _checked(self, entry: Tokens) -> Marked:
-        ids = np.array(entry.ids, np.int64)
-        wrong = ids[(ids < 0) | (ids >= self.source.config.vocabulary)]
-        if len(wrong):
+    def _checked(self, ids: Sequence[int]) -> Sequence[int]:
+        known = range(self.source.config.vocabulary)
+        wrong = next((token for token in ids if token not in known), None)
+        if wrong is not None:
             raise BadFileError(
-                f"Calibration data has the token id {wrong[0]}, outside the vocabulary of "
-                f"{self.source.config.vocabulary}; it was made for another tokenizer."
+                f"Calibration data has the token id {str(wrong)[:20]}, outside the vocabulary of "
+                f"{len(known)}; it was made for another tokenizer."
             )
-        return ids.astype(np.int32), np.array(entry.mask, np.bool_)
+        return ids
 
     def _rendered(self, entry: Conversation) -> list[int]:
-        template = _template(self.source, self.tokenizer)
+        template = self.template
         if template is None:
             raise MissingError(
                 f"{self.source.path} has no chat template, which calibration on conversations "
@@ -282,9 +295,8 @@ class _Reader:
             for batch in settings.batches()
             for tokens in self.keep(batch, functools.partial(pen.write, batch))
         ]
-        marked = tuple((tokens, np.ones(len(tokens), np.bool_)) for tokens in written)
         note = f"drawn at temperature 1 from the model with its float matrices in {WRITER_FORMAT}"
-        return _Part(SAMPLES_TEXT, marked, (note,))
+        return _Part(SAMPLES_TEXT, tuple(written), (note,))
 
 
 @dataclass(frozen=True)
@@ -302,8 +314,7 @@ class _Pen:
 
     @functools.cached_property
     def _openings(self) -> Sequence[Sequence[int]]:
-        template = _template(self.reader.source, self.reader.tokenizer)
-        return openings(self.reader.tokenizer, template)
+        return openings(self.reader.tokenizer, self.reader.template)
 
     @functools.cached_property
     def _writer(self) -> Writer:
@@ -315,42 +326,36 @@ class _Pen:
         return Writer(executor, known, ends, SamplingThreads(executor.pool))
 
 
-def _template(source: ModelSource, tokenizer: Tokenizer) -> ChatTemplate | None:
-    text = chat_template_of(source)
-    return None if text is None else ChatTemplate(text, tokenizer.special_texts)
-
-
 def _taken(
-    cut: Sequence[Marked], windows: int, settings: CalibrationSettings
-) -> tuple[Marked, ...]:
+    cut: Sequence[NDArray[np.int32]], windows: int, settings: CalibrationSettings
+) -> Samples:
     """Return windows in a seeded order until they have so many windows' worth of tokens."""
     key = np.array([settings.seed, Purpose.CALIBRATION], np.uint64)
     order = np.random.Generator(np.random.Philox(key=key)).permutation(len(cut)).tolist()
     if settings.held_out:
         order.reverse()
-    order.sort(key=lambda index: 2 * len(cut[index][0]) < settings.length)  # stable: rests last
-    chosen: list[Marked] = []
+    order.sort(key=lambda index: 2 * len(cut[index]) < settings.length)  # stable: rests last
+    chosen: list[NDArray[np.int32]] = []
     room = windows * settings.length
     for index in order:
-        tokens, mask = cut[index]
         if room < MINIMUM_TOKENS:
             break
-        chosen.append((tokens[:room], mask[:room]))
-        room -= len(tokens)
+        chosen.append(cut[index][:room])
+        room -= len(cut[index])
     return tuple(chosen)
 
 
-def _notes(chosen: Sequence[Marked], wanted: int, shortened: int, length: int) -> tuple[str, ...]:
+def _notes(chosen: Samples, wanted: int, shortened: int, length: int) -> tuple[str, ...]:
     notes = []
     if shortened:
         what = "entry is" if shortened == 1 else "entries are"
         notes.append(f"{shortened} pre-tokenized {what} longer than {length} tokens and cut there")
-    found = sum(len(tokens) for tokens, _ in chosen)
+    found = sum(map(len, chosen))
     if found < wanted:
         notes.append(f"it has {found} tokens, fewer than its share of {wanted}")
     return tuple(notes)
 
 
 def _text(part: _Part) -> CalibrationText:
-    digest = window_digest(part.windows, part.masks)
+    digest = window_digest(part.windows, [np.ones(len(w), np.bool_) for w in part.windows])
     return CalibrationText(name=part.name, sha256=digest, windows=len(part.windows))

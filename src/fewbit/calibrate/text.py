@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from fewbit.calibrate.shingles import Known, shingles
 from fewbit.errors import BadFileError, MissingError
+from fewbit.tokens.tokenizer import clean_text
 
 MINIMUM_CHARACTERS = 2600
 """Shorter topics and modules are left out of the default text: they would not fill a window of 512
@@ -33,6 +35,10 @@ with other documents than that."""
 PIECE_CHARACTERS = 2600
 """Blocks of a plain text file are joined until they have this many characters."""
 
+LARGEST_FILE = 1 << 29
+"""Bytes of a text, at most: it is held in memory, as bytes and as characters."""
+
+_CHUNK = 1 << 24
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 
@@ -62,8 +68,9 @@ class Documents:
 
 
 def document(name: str, text: str) -> Document:
-    """Return the text with its hash."""
-    return Document(name, text, hashlib.sha256(text.encode()).hexdigest())
+    """Return the text with its hash; half of a surrogate pair becomes U+FFFD, as tokenizers do."""
+    clean = clean_text(text)
+    return Document(name, clean, hashlib.sha256(clean.encode()).hexdigest())
 
 
 def collect(name: str, documents: Iterable[Document]) -> Documents:
@@ -114,7 +121,7 @@ def read_text(path: Path) -> Documents:
         MissingError, BadFileError: as `read_file`; also not JSON lines, or without any text.
     """
     text = read_file(path)
-    parts = _json_lines(path, text) if path.suffix == ".jsonl" else _pieces(text)
+    parts = _json_texts(path, text) if path.suffix == ".jsonl" else _pieces(text)
     found = [document(f"{path.name}#{i + 1}", part) for i, part in enumerate(parts)]
     if not found:
         raise BadFileError(f"text '{path}' contains no text; give a file with some.")
@@ -122,14 +129,14 @@ def read_text(path: Path) -> Documents:
 
 
 def read_file(path: Path) -> str:
-    """Return the text of a UTF-8 file.
+    """Return the text of a UTF-8 file, without the mark of byte order that some editors begin with.
 
     Raises:
         MissingError: there is no such file.
-        BadFileError: it is not UTF-8.
+        BadFileError: it is not UTF-8, or larger than `LARGEST_FILE`.
     """
     try:
-        return path.read_bytes().decode()
+        return _content(path).decode("utf-8-sig")
     except OSError as error:
         raise MissingError(
             f"text '{path}' cannot be read ({error.strerror}); give a file of UTF-8 text."
@@ -138,6 +145,41 @@ def read_file(path: Path) -> str:
         raise BadFileError(
             f"text '{path}' is not UTF-8 (byte {error.start}); convert it to UTF-8 first."
         ) from error
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file or a pipe."""
+    chunks: list[bytes] = []
+    left = LARGEST_FILE + 1
+    with path.open("rb") as file:
+        while left and (chunk := file.read(min(left, _CHUNK))):
+            chunks.append(chunk)
+            left -= len(chunk)
+    if not left:
+        raise BadFileError(
+            f"text '{path}' has more than {LARGEST_FILE >> 20} MiB, which are held in memory; "
+            "give a part of it."
+        )
+    return b"".join(chunks)
+
+
+def json_lines(path: Path, text: str) -> Iterator[tuple[Any, str]]:
+    """Yield the value of each line of JSON that is not blank, and what the line is called.
+
+    Lines end as JSON lines do: other line ends of Unicode (U+2028, say) may stand in a string.
+
+    Raises:
+        BadFileError: a line is not JSON.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"text '{path}' line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadFileError(f"{where} is not JSON; write one object a line.") from error
+        yield value, where
 
 
 def _topics() -> Iterator[Document]:
@@ -173,21 +215,12 @@ def _distinct(halves: list[list[Document]]) -> list[list[Document]]:
     return [[d for d in half if known.admit(shingles(d.text))] for half in halves]
 
 
-def _json_lines(path: Path, text: str) -> list[str]:
+def _json_texts(path: Path, text: str) -> list[str]:
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadFileError(
-                f"text '{path}' line {number} is not JSON; write one object a line."
-            ) from error
+    for entry, where in json_lines(path, text):
         if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
             raise BadFileError(
-                f"text '{path}' line {number} has no string under \"text\"; "
-                'write lines such as {"text": "..."}.'
+                f'{where} has no string under "text"; write lines such as {{"text": "..."}}.'
             )
         if entry["text"].strip():
             found.append(entry["text"])

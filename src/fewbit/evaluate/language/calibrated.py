@@ -101,8 +101,7 @@ def _text(entry: Entry, decode: Decode | None) -> str:
         return entry.text
     if isinstance(entry, Conversation):
         return "\n\n".join(str(message.get("content", "")) for message in entry.messages)
-    kept = [token for token, counts in zip(entry.ids, entry.mask, strict=True) if counts]
-    return decode(kept) if decode else ""
+    return decode(entry.ids) if decode else ""
 
 
 def _gone(name: str) -> str:
