@@ -10,7 +10,9 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_write import write_gguf as rewrite_gguf
 from fewbit.errors import UnsupportedError, UsageError
-from fewbit.formats.registry import parse_format
+from fewbit.formats.registry import BLOCK_FORMATS, parse_format
+from fewbit.methods.solvers import METHODS
+from fewbit.methods.statistics import InputStatistics
 from fewbit.model.weights import open_model
 from fewbit.quantization import (
     execute,
@@ -18,6 +20,7 @@ from fewbit.quantization import (
     quantize,
     require_no_fallback,
 )
+from fewbit.quantization.planning import require_rules_used
 from fewbit.recipes import built_in
 from fewbit.records.recipe import KEEP, Role, Rule
 
@@ -118,3 +121,72 @@ def test_a_tensor_that_cannot_be_decoded_is_named(tmp_path):
     keeping = recipe(Rule(match="layers.0.q.weight", format=KEEP), LINEAR_4)
     kept = plan(open_model(path), keeping)
     assert {t.status for t in kept.tensors if t.source.name == "blk.0.attn_q.weight"} == {"kept"}
+
+
+@pytest.mark.parametrize("method", ["gptq", "gptq-refined", "hqq", "imatrix"])
+@pytest.mark.parametrize("form", ["int8-tensor", "int8-channel", "q8_1"])
+def test_case_14_what_a_method_cannot_make_is_refused_in_the_plan(llama, method, form):
+    rules = Rule(match="layers.2.down.weight", format=form), LINEAR_4
+    with pytest.raises(UnsupportedError, match=rf"down_proj\.weight \({form} by {method}\)"):
+        plan(open_model(llama), recipe(*rules, method=method))
+
+
+@pytest.mark.parametrize("method", ["gptq", "gptq-refined"])
+def test_case_14_floats_are_not_solved_for(llama, method):
+    """The head is solved last: its refusal would come when all else is done."""
+    for form in ("fp8_e4m3-row", "bf16"):
+        head = Rule(role=Role.HEAD, format=form)
+        with pytest.raises(UnsupportedError, match=rf"lm_head\.weight \({form} by {method}\)"):
+            plan(open_model(llama), recipe(LINEAR_4, head, method=method))
+        rounded = Rule(role=Role.HEAD, format=form, method="rtn")
+        plan(open_model(llama), recipe(LINEAR_4, rounded, method=method))
+
+
+def test_an_input_table_has_no_inputs_and_is_rounded(llama):
+    table = Rule(role=Role.EMBEDDING, format="fp8_e4m3-row")
+    plan(open_model(llama), recipe(LINEAR_4, table, method="gptq"))
+
+
+@pytest.mark.parametrize("method", ["rtn", "mse"])
+def test_types_without_an_encoder_are_refused_in_the_plan(llama, method):
+    with pytest.raises(UnsupportedError, match=f"i8 by {method}"):
+        plan(open_model(llama), recipe(Rule(role=Role.LINEAR, format="i8"), method=method))
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_what_a_plan_admits_every_method_makes(method):
+    """Formats that are admitted and fail would fail late; those refused could be made."""
+    names = ["int4-g32", "int4-g32-asym", "int3-row", "int8-tensor", "int8-channel", "bf16", "f16"]
+    names += ["fp8_e4m3-row", "fp8_e4m3-tensor", *BLOCK_FORMATS]
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((4, 256)).astype(np.float32)
+    x = random.standard_normal((512, 256)).astype(np.float32)
+    statistics = InputStatistics(
+        count=512,
+        squares=np.square(x, dtype=np.float64).sum(axis=0),
+        largest=np.abs(x).max(axis=0),
+        absolute=np.abs(x).sum(axis=0, dtype=np.float64),
+        gram=x.T @ x,
+    )
+    for name in names:
+        form = parse_format(name)
+        try:
+            METHODS[method].solve(weight, statistics, form)
+            made = True
+        except UnsupportedError:
+            made = False
+        assert METHODS[method].makes(form) == made, name
+
+
+def test_case_15_a_rule_that_never_decides_is_refused(llama, tmp_path):
+    idle = recipe(LINEAR_4, Rule(match="layers.*.down.weight", format="int8-g32"))
+    with pytest.raises(UsageError, match=r"Rule 2 .*'layers\.\*\.down\.weight'\) never decides"):
+        quantize(open_model(llama), idle, tmp_path / "out")
+    require_rules_used(plan(open_model(llama), recipe(*reversed(idle.rules))))
+    partly = (
+        Rule(match="layers.0.*", format="int8-g32"),
+        Rule(match="*.q.weight", format="int6-g32"),
+    )
+    require_rules_used(plan(open_model(llama), recipe(*partly)))
+    no_such_role = recipe(LINEAR_4, Rule(role=Role.LINEAR, format="int8-g32"))
+    require_rules_used(plan(open_model(llama), no_such_role))  # a role of built-in recipes

@@ -11,8 +11,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.formats.registry import is_integer
-from fewbit.formats.spec import NumberFormat, QuantSpec
+from fewbit.formats.grid import has_grid
+from fewbit.formats.registry import ENCODABLE, is_integer
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
 from fewbit.methods.clip import search_range
 from fewbit.methods.gptq import gptq, gptq_refined
 from fewbit.methods.hqq import half_quadratic
@@ -41,15 +42,25 @@ class Need(IntEnum):
     """`gram` too, so calibration text is run through the model."""
 
 
+def _is_encodable(form: NumberFormat) -> bool:
+    return not isinstance(form, BlockSpec) or form.name in ENCODABLE
+
+
 @dataclass(frozen=True)
 class Method:
-    """A solver and its need."""
+    """A solver, its need, and the formats that it can make."""
 
     solve: Solver
     needs: Need = Need.NOTHING
+    makes: Callable[[NumberFormat], bool] = _is_encodable
     without_inputs: str = "mse"
     """The method for a matrix that has no inputs (a table whose rows are only looked up), where
     this one needs them: least squares is right there, since each row is an output as it is."""
+
+
+def _is_rounded_or_on_a_grid(form: NumberFormat) -> bool:
+    """Return whether scales can be searched for, or there are none to search for."""
+    return has_grid(form) or (not is_integer(form) and _is_encodable(form))
 
 
 def greatest_need(methods: Iterable[str]) -> Need:
@@ -83,10 +94,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "rtn": Method(_nearest),
         "mse": Method(_least_squares),
-        "hqq": Method(_half_quadratic),
-        "imatrix": Method(search_scales, Need.DIAGONAL),
-        "gptq": Method(gptq, Need.GRAM),
-        "gptq-refined": Method(gptq_refined, Need.GRAM),
+        "hqq": Method(_half_quadratic, makes=_is_rounded_or_on_a_grid),
+        "imatrix": Method(search_scales, Need.DIAGONAL, _is_rounded_or_on_a_grid),
+        "gptq": Method(gptq, Need.GRAM, has_grid),
+        "gptq-refined": Method(gptq_refined, Need.GRAM, has_grid),
     }
 )
 """`rtn`: round to nearest over the whole range; `mse`: over the range of least squared error;

@@ -26,7 +26,7 @@ from fewbit.quantization.kv_scales import measure_kv
 from fewbit.quantization.made import Made
 from fewbit.quantization.making import NO_REQUEST, Request, asked_tuning, making
 from fewbit.quantization.planned import QuantizationPlan
-from fewbit.quantization.planning import plan
+from fewbit.quantization.planning import plan, require_rules_used
 from fewbit.quantization.resume import SolvedStore, WorkKey, hashed
 from fewbit.quantization.solving import Solved, solve_alone, solve_rest
 from fewbit.quantization.transforming import Walking, apply_transforms, fingerprints, need_text
@@ -91,9 +91,11 @@ def quantize(
 ) -> Manifest:
     """Quantize a model by a recipe; `out` is a folder, or a file that ends in .gguf.
 
-    Raises as `plan` and `execute`.
+    Raises as `plan`, `require_rules_used` and `execute`.
     """
-    return execute(plan(source, recipe, container_of(out)), out, settings, progress)
+    planned = plan(source, recipe, container_of(out))
+    require_rules_used(planned)
+    return execute(planned, out, settings, progress)
 
 
 def execute(

@@ -11,6 +11,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.formats.registry import DECODABLE, F32, encoded_bytes, is_integer, parse_format
 from fewbit.formats.spec import BlockSpec, NumberFormat
+from fewbit.methods.solvers import METHODS, Need
 from fewbit.model.families import gguf_name, is_router
 from fewbit.model.gguf import ROPE_DIVISORS
 from fewbit.model.gguf_view import as_gguf, origin_of
@@ -40,7 +41,8 @@ def plan(
         UsageError: a pattern fits no matrix, a group divides no row and no fallback does, or
             nothing would change.
         UnsupportedError: the container cannot hold a format or cannot be made from this source, or
-            a tensor to be quantized cannot be decoded, or a transform cannot be applied.
+            a tensor to be quantized cannot be decoded, or a method cannot make a format, or a
+            transform cannot be applied.
     """
     _check_container(source, recipe, container)
     if container is Container.GGUF:
@@ -66,7 +68,25 @@ def _plan(source: ModelSource, recipe: Recipe, container: Container) -> Quantiza
             f"The recipe '{recipe.name}' would quantize nothing in {source.path}: "
             f"{_why_nothing(tensors)}; choose a smaller format, or leave the model as it is."
         )
+    _check_methods(planner, tensors)
     return QuantizationPlan(source, recipe, container, (*tensors, *_left_out(source)))
+
+
+def require_rules_used(planned: QuantizationPlan) -> None:
+    """Refuse a recipe with a rule that names matrices and never gets one.
+
+    Raises:
+        UsageError: rules before it take them all.
+    """
+    planner = _Planner(planned.source, planned.recipe, planned.container, _roles(planned.source))
+    used = {id(planner.rule(slot)) for slot in planner.roles}
+    for number, rule in enumerate(planned.recipe.rules, 1):
+        if rule.match is not None and id(rule) not in used:
+            raise UsageError(
+                f"Rule {number} of recipe '{planned.recipe.name}' ('{rule.match}') never decides: "
+                "the first rule that fits a matrix does, and those before it fit all of its; put "
+                "it before them, or leave it out."
+            )
 
 
 def _left_out(source: ModelSource) -> Iterator[PlannedTensor]:
@@ -305,6 +325,25 @@ def _check_division(planner: _Planner) -> None:
         raise UsageError(
             f"The recipe '{planner.recipe.name}' does not fit {_listed(refused)}; choose a group "
             "size that divides the columns, or give the rule a fallback."
+        )
+
+
+def _check_methods(planner: _Planner, tensors: Iterable[PlannedTensor]) -> None:
+    """Refuse now what a method could not make when its turn comes, perhaps hours later."""
+    refused = []
+    for tensor in tensors:
+        method = METHODS.get(tensor.method)
+        if method is None:  # it is kept
+            continue
+        looked_up = planner.roles[tensor.slot] is Role.EMBEDDING
+        if looked_up and method.needs is not Need.NOTHING:
+            method = METHODS[method.without_inputs]
+        if not method.makes(tensor.format):
+            refused.append(f"{tensor.label} ({tensor.format.name} by {tensor.method})")
+    if refused:
+        raise UnsupportedError(
+            f"The recipe '{planner.recipe.name}' asks for what a method cannot make: "
+            f"{_listed(refused)}; give the rule another method, rtn for example, or another format."
         )
 
 

@@ -2,7 +2,7 @@
 
 from fewbit.formats.grid.fit import fit, fit_block
 from fewbit.formats.grid.grid import Grid, concatenate, nearest, stack, values
-from fewbit.formats.grid.layout import GridLayout, Offset, ScaleStorage, Ties, layout
+from fewbit.formats.grid.layout import GridLayout, Offset, ScaleStorage, Ties, has_grid, layout
 from fewbit.formats.grid.storable import storable
 from fewbit.formats.grid.stored import join, split
 
@@ -15,6 +15,7 @@ __all__ = [
     "concatenate",
     "fit",
     "fit_block",
+    "has_grid",
     "join",
     "layout",
     "nearest",

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from fewbit.errors import UnsupportedError
 from fewbit.formats.codebooks import E2M1_DOUBLED, IQ4_VALUES
-from fewbit.formats.spec import BlockSpec, Granularity, NumberFormat, QuantSpec, ScaleType
+from fewbit.formats.spec import Granularity, NumberFormat, QuantSpec, ScaleType
 
 
 class Offset(Enum):
@@ -70,6 +70,13 @@ class GridLayout:
         return len(self.levels) == round(self.levels[-1] - self.levels[0]) + 1
 
 
+def has_grid(form: NumberFormat) -> bool:
+    """Return whether a format has a grid of scaled levels for every row; see `layout`."""
+    if isinstance(form, QuantSpec):
+        return form.rows_independent and not form.ordered
+    return form.name in _BLOCKS
+
+
 def layout(form: NumberFormat, columns: int) -> GridLayout:
     """Return the grid of a format for rows of `columns` inputs.
 
@@ -78,9 +85,9 @@ def layout(form: NumberFormat, columns: int) -> GridLayout:
             tensor or channel, an order of columns, GGUF types without a decoder).
         UsageError: the columns do not divide into the format's groups or blocks.
     """
-    if isinstance(form, QuantSpec) and form.rows_independent and not form.ordered:
-        return _affine(form, columns)
-    if isinstance(form, BlockSpec) and form.name in _BLOCKS:
+    if has_grid(form):
+        if isinstance(form, QuantSpec):
+            return _affine(form, columns)
         form.row_bytes(columns)
         return _BLOCKS[form.name]
     raise UnsupportedError(
