@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from fewbit.errors import UsageError
+
 if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings
     from fewbit.quantization.importance import GivenImportance
@@ -84,6 +86,22 @@ class CalibrationOptions(TextOptions):
             recipe = checked(replace(recipe, propagation=self.propagation))
         require_errors(recipe, self.inputs)
         return recipe
+
+    def require_used(self, recipe: Recipe) -> None:
+        """Refuse text and importance that a recipe does not look at; raises UsageError."""
+        from fewbit.methods.solvers import Need, greatest_need
+        from fewbit.quantization.pipeline import needs_text
+
+        if self.calibration and not needs_text(recipe):
+            raise UsageError(
+                f"The recipe '{recipe.name}' looks at no text, so --calibration would do nothing; "
+                "leave it out, or take a method such as gptq."
+            )
+        if self.imatrix is not None and greatest_need(recipe.methods) is Need.NOTHING:
+            raise UsageError(
+                f"The recipe '{recipe.name}' weighs no inputs, so --imatrix would do nothing; "
+                "leave it out, or take the method imatrix."
+            )
 
     def importance(self) -> GivenImportance | None:
         """Return the importance matrix that was named; raises BadFileError or MissingError."""

@@ -99,7 +99,10 @@ def _wanted(recipe: str | None, options: _Options, anew: Again | None) -> tuple[
     size, calibration, tuning = options
     if anew is not None:
         return anew.manifest.recipe, (size, anew.calibration, anew.tuning)
-    return calibration.of(tuning.of(base_recipe(recipe or "", size.target()))), options
+    found = calibration.of(tuning.of(base_recipe(recipe or "", size.target())))
+    if size.target() is None:  # whose formats are chosen on text
+        calibration.require_used(found)
+    return found, options
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,14 @@ class _Asking:
         return workload(self.recipe, calibration, tuning, self.threads)
 
     def planned(self, recipe: Recipe, out: Path) -> QuantizationPlan:
-        """Plan a recipe; raises UsageError for fallbacks where they are to be refused."""
+        """Plan a recipe; refuses idle rules, what no kernel runs, and fallbacks where asked to."""
         from fewbit.quantization import container_of, plan, require_no_fallback
+        from fewbit.quantization.planning import require_rules_used
+        from fewbit.quantization.runnable import require_runnable
 
         planned = plan(self.source, recipe, container_of(out))
+        require_rules_used(planned)
+        require_runnable(planned)
         if self.strict:
             require_no_fallback(planned)
         return planned
