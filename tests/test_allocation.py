@@ -19,6 +19,7 @@ from fewbit.quantization.knapsack import Option, choose_options
 from fewbit.quantization.target import parse_bits, parse_size
 from fewbit.quantization.trial import Builder
 from fewbit.recipes import built_in
+from fewbit.records.recipe import Recipe, Rule
 
 WINDOWS = [np.random.default_rng(2).integers(0, 320, 40).astype(np.int32) for _ in range(6)]
 SETTINGS = AllocationSettings(probe_windows=3, threads=1, formats=("q4_0", "q5_1", "q8_0"))
@@ -228,3 +229,20 @@ def test_the_allocated_choice_is_never_predicted_worse_than_any_uniform_one():
         fitting = [c for c in uniform_choices(groups) if total_bytes(groups, c) <= budget]
         assert fitting
         assert total_cost(groups, best) <= min(total_cost(groups, c) for c in fitting) + 1e-12
+
+
+def test_a_source_on_the_probes_grid_is_probed_on_a_coarser_one(tmp_path, folder_source):
+    """Rounded to int4-g32 it would err in nothing, and every format would seem as good."""
+    whole = (Rule(match="*", format="int4-g32"),)
+    quantize(folder_source, Recipe(name="four", method="rtn", rules=whole), tmp_path / "four")
+    formats = AllocationSettings(
+        probe_windows=3, threads=1, formats=("int2-g32-asym", "int3-g32", "int3-g32-asym")
+    )
+    with open_model(tmp_path / "four") as source:
+        asked = wish(source, parse_bits(3.7), Container.FEWBIT, built_in("rtn-int4-g32"))
+        _, record = allocate(asked, WINDOWS, rounded, formats)
+    assert record.probe_format == "int3-g32"
+    assert all(one.divergence > 0 for one in record.sensitivities)
+    assert record.allocated.predicted > 0
+    # The prediction is the first term of a series, so it says no more than the order.
+    assert 0.1 < record.allocated.predicted / record.allocated.divergence < 10

@@ -52,7 +52,7 @@ def test_bits_per_weight_are_kept_and_the_manifest_says_how(tmp_path, model, tex
 
 
 def test_without_a_target_there_is_no_allocation(tmp_path, model, text):
-    assert run(model, text, tmp_path / "out", recipe="rtn-int4-g32") == 0
+    assert run(model, text, tmp_path / "out", recipe="imatrix-int4-g32") == 0
     assert read_manifest(tmp_path / "out").allocation is None
 
 
@@ -63,6 +63,7 @@ def test_without_a_target_there_is_no_allocation(tmp_path, model, text):
         (("--target-size", "90"), "the model takes"),
         (("--target-size", "x"), "is no size"),
         (("--target-bpw", "0"), "bits per weight"),
+        (("--target-bpw", "32"), "as it is; ask for less"),
     ],
 )
 def test_targets_that_cannot_be_are_refused(model, text, options, message, capsys):

@@ -14,7 +14,7 @@ from fewbit.quantization.job import Job
 from fewbit.quantization.kept_samples import kept_samples
 from fewbit.quantization.pipeline import QuantizeSettings
 from fewbit.quantization.planned import Container
-from fewbit.quantization.target import Target
+from fewbit.quantization.target import Target, require_less
 from fewbit.quantization.trial import Builder, builder, many_weights
 from fewbit.recipes import find
 from fewbit.records.allocation import ChosenFormats
@@ -48,8 +48,10 @@ def allocated(  # noqa: PLR0913
 ) -> tuple[Recipe, QuantizeSettings]:
     """Return the recipe for a target, and the settings with the record of how it was chosen.
 
-    What an earlier run of the job chose is taken. Raises as `allocate`.
+    What an earlier run of the job chose is taken. Raises as `require_less` and `allocate`.
     """
+    if not base.transforms:  # what they touch is not kept as it is
+        require_less(target, source)
     share = 2 if many_weights(source) else 1
     probes, choices = _PROBES // share, _CHOICES // share
 

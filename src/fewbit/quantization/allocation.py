@@ -42,13 +42,13 @@ from fewbit.quantization.planned import Container, QuantizationPlan
 from fewbit.quantization.planning import plan
 from fewbit.quantization.probing import ProbeModel
 from fewbit.quantization.sensitivity import (
-    PROBE,
     PROBE_GROUP,
     Probes,
     Sensitivity,
     Unit,
     format_errors,
     measure,
+    probe_of,
     probed_layers,
     smooth,
     units,
@@ -141,26 +141,42 @@ class _Work:
 
     def sensitivities(self, build: Builder) -> tuple[Sensitivity, ...]:
         """Probe every matrix that can be chosen for, and smooth what was measured."""
-        every = units(self.model.program, together=self.together)
-        chosen = [unit for unit in every if all(self._fitting(slot) for slot in unit.slots)]
-        known = {unit.site for unit in chosen if unit.layer in self.layers}
-        probed = [u for u in chosen if u.layer in self.layers or u.site not in known]
+        known = {unit.site for unit in self.chosen if unit.layer in self.layers}
+        probed = [u for u in self.chosen if u.layer in self.layers or u.site not in known]
+        solved = {} if self.together else self._solved(probed, build)
         found = measure(
             self.wish.source,
             self.model,
-            Probes(
-                probed,
-                self.settings.probe_windows,
-                {} if self.together else self._solved(probed, build),
-            ),
+            Probes(probed, self.settings.probe_windows, solved, self.probe),
             lambda done: self.progress("measuring sensitivity", done, len(probed)),
         )
-        others = [unit for unit in chosen if unit not in probed]
-        return smooth((*found, *(unprobed(self.wish.source, self.model, unit) for unit in others)))
+        others = (unit for unit in self.chosen if unit not in probed)
+        reckoned = (unprobed(self.wish.source, self.model, unit, self.probe) for unit in others)
+        return smooth((*found, *reckoned))
+
+    @cached_property
+    def chosen(self) -> tuple[Unit, ...]:
+        """What there is a format for that makes it smaller."""
+        every = units(self.model.program, together=self.together)
+        return tuple(unit for unit in every if all(map(self._fitting, unit.slots)))
+
+    @cached_property
+    def probe(self) -> str:
+        """The format that matrices are probed in."""
+        return probe_of(self.wish.source, [slot for unit in self.chosen for slot in unit.slots])
 
     def _solved(self, probed: Sequence[Unit], build: Builder) -> Mapping[Slot, QuantTensor]:
-        """Return the matrices in the probe format as the recipe's method makes them."""
-        rules = tuple(Rule(match=slot, format=PROBE) for unit in probed for slot in unit.slots)
+        """Return the matrices in the probe format as the recipe's method makes them.
+
+        Those that are stored in as few bytes already are left to rounding.
+        """
+        form, source = parse_format(self.probe), self.wish.source
+        slots = [slot for unit in probed for slot in unit.slots]
+        infos = [(slot, source.info(slot)) for slot in slots]
+        larger = [s for s, i in infos if encoded_bytes(form, i.matrix_shape) < i.nbytes]
+        if not larger:
+            return {}
+        rules = tuple(Rule(match=slot, format=self.probe) for slot in larger)
         plain = msgspec.structs.replace(self.wish.base, rules=rules, transforms=(), tune=None)
         planned = plan(self.wish.source, plain, Container.FEWBIT)
         return build.make(planned, self.model.squares)
@@ -230,7 +246,8 @@ class _Work:
         needed = np.zeros(len(names), np.int64)
         for slot in slots:
             squares = self.model.squares.get(slot)
-            costs += of[slot] * np.array(format_errors(source, slot, forms, squares))
+            errors = format_errors(source, slot, forms, squares, self.probe)
+            costs += of[slot] * np.array(errors)
             shape = source.info(slot).matrix_shape
             needed += np.array([encoded_bytes(form, shape) for form in forms])
         options = [Option(int(b), float(c)) for b, c in zip(needed, costs, strict=True)]
@@ -361,7 +378,7 @@ class _Found:
             allocated=allocated,
             uniform=uniform,
             method=method,
-            probe_format=PROBE,
+            probe_format=self.work.probe,
             probe_tokens=probed,
             held_out_tokens=sum(lengths) - probed,
             windows_sha256=window_digest(windows, [np.ones(n, np.bool_) for n in lengths]),

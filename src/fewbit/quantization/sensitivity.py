@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fewbit.errors import UnsupportedError
 from fewbit.formats.grid import fit, nearest, values
+from fewbit.formats.recode import holds
 from fewbit.formats.registry import BF16, decode, decode_rows, encode, parse_format
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
@@ -39,6 +40,10 @@ from fewbit.quantization.probing import ProbeModel
 
 PROBE = "int4-g32"
 """Matrices are rounded to this; its error lies in the middle of those to choose from."""
+
+_COARSER = ("int3-g32", "int2-g32")
+"""What stands for it where the source's weights lie on its grid already, so that it errs in
+nothing."""
 
 PROBE_GROUP = 32
 """A matrix's columns must be a multiple of this to be probed."""
@@ -101,6 +106,18 @@ class Probes:
     """How many of the model's windows are run."""
     solved: Mapping[Slot, QuantTensor] = field(default_factory=dict)
     """Matrices in the probe format as a solver makes them; others are rounded."""
+    form: str = PROBE
+    """What matrices are rounded to."""
+
+
+def probe_of(source: ModelSource, slots: Iterable[Slot]) -> str:
+    """Return the probe format for some matrices: the finest of a few that none of them lies on."""
+    infos = [source.info(slot) for slot in slots]
+    for name in (PROBE, *_COARSER):
+        form = parse_format(name)
+        if not any(holds(form, info.format, info.matrix_shape[1]) for info in infos):
+            return name
+    return _COARSER[-1]
 
 
 def units(program: Program, *, together: bool) -> tuple[Unit, ...]:
@@ -164,7 +181,7 @@ def measure(
         rounded, errors = {}, {}
         for slot in unit.slots:
             counts = model.squares.get(slot)
-            rounded[slot], by_column = _rounded(source, slot, counts, probes.solved.get(slot))
+            rounded[slot], by_column = _rounded(source, slot, counts, probes)
             errors[slot] = float(by_column.sum() if counts is None else by_column @ counts)
         per_window = model.measure(rounded, probes.windows)
         spread = float(per_window.std(ddof=1)) if probes.windows > 1 else 0.0
@@ -174,13 +191,13 @@ def measure(
     return tuple(found)
 
 
-def unprobed(source: ModelSource, model: ProbeModel, unit: Unit) -> Sensitivity:
+def unprobed(source: ModelSource, model: ProbeModel, unit: Unit, probe: str = PROBE) -> Sensitivity:
     """Return a unit with its error in the probe format, reckoned from some of its rows."""
     errors = {}
     for slot in unit.slots:
         weight, rows = _sampled(source, slot)
         counts = model.squares.get(slot, np.ones(weight.shape[1]))
-        by_column = _column_errors(weight, _nearest(weight, parse_format(PROBE), counts))
+        by_column = _column_errors(weight, _nearest(weight, parse_format(probe), counts))
         errors[slot] = float(by_column @ counts) * rows / len(weight)
     return Sensitivity(unit, None, 0.0, errors)
 
@@ -207,6 +224,7 @@ def format_errors(
     slot: Slot,
     formats: Sequence[NumberFormat],
     importance: NDArray[np.float64] | None,
+    probe: str = PROBE,
 ) -> list[float]:
     """Return each format's squared error over that of the probe format, both of some rows.
 
@@ -219,12 +237,13 @@ def format_errors(
         slot: a matrix.
         formats: formats with a grid that divide its columns.
         importance: float64 [inputs], what an error in a column counts; None: 1 each.
+        probe: the probe format.
     """
     weight, _ = _sampled(source, slot)
     counts = np.ones(weight.shape[1]) if importance is None else importance
     base, *found = (
         _column_errors(weight, _nearest(weight, form, counts))
-        for form in (parse_format(PROBE), *formats)
+        for form in (parse_format(probe), *formats)
     )
     return [
         max(_ratio(float(errors @ counts), float(base @ counts)), _ratio(errors.sum(), base.sum()))
@@ -240,14 +259,14 @@ def _rounded(
     source: ModelSource,
     slot: Slot,
     importance: NDArray[np.float64] | None,
-    solved: QuantTensor | None,
+    probes: Probes,
 ) -> tuple[QuantTensor, NDArray[np.float64]]:
     """Return a matrix as floats on the probe's grid, and the squared error of each column.
 
     The floats are bf16: that rounding is 2^-9 of a value where the grid's is some hundredths of a
     group's largest, so its square is a thousandth of the error, and it is in the error returned.
     """
-    tensor = source.read(slot)
+    tensor, solved = source.read(slot), probes.solved.get(slot)
     rows, columns = tensor.shape
     counts = np.ones(columns) if importance is None else importance
     errors = np.zeros(columns)
@@ -257,7 +276,7 @@ def _rounded(
         piece = slice(start, start + step)
         weight = decode_rows(tensor, piece)
         on_grid = (
-            _nearest(weight, parse_format(PROBE), counts)
+            _nearest(weight, parse_format(probes.form), counts)
             if solved is None
             else decode_rows(solved, piece)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +10,9 @@ from typing import Literal
 from fewbit.checkpoint.checkpoint import GgufFacts
 from fewbit.checkpoint.gguf_write import header_bytes
 from fewbit.errors import UsageError
+from fewbit.model.weights import ModelSource
 from fewbit.quantization.planned import Container, QuantizationPlan
+from fewbit.records.figures import size
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMG]i?B|B)?\s*")
 _BITS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:bpw|bits)\s*")
@@ -22,6 +25,7 @@ _UNITS = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
+_MOST_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,13 @@ def parse_size(text: str) -> SizeTarget:
         UsageError: it is none.
     """
     match = _SIZE.fullmatch(text)
-    if match is None or not float(match[1]):
+    count = 0.0 if match is None else float(match[1]) * _UNITS[match[2] or "B"]
+    if not 1 <= count < _MOST_BYTES:
         raise UsageError(
-            f"'{text}' is no size; write a number with kB, MB, GB, kiB, MiB or "
+            f"'{text[:40]}' is no size; write a number with kB, MB, GB, kiB, MiB or "
             "GiB, 90MB for example."
         )
-    return SizeTarget(int(float(match[1]) * _UNITS[match[2] or "B"]), text.replace(" ", ""))
+    return SizeTarget(int(count), text.replace(" ", ""))
 
 
 def parse_budget(text: str) -> Target:
@@ -107,6 +112,27 @@ def parse_bits(bits: float) -> BitsTarget:
     if not 0 < bits <= 32:
         raise UsageError(f"The target is {bits} bits per weight; give a number from 1 to 32.")
     return BitsTarget(bits)
+
+
+def require_less(target: Target, source: ModelSource) -> None:
+    """Refuse, before anything is measured, a target that a model meets as it is; raises UsageError.
+
+    Of a file its size counts, of a folder its tensors.
+    """
+    checkpoint = source.checkpoint
+    infos = checkpoint.tensors.values()
+    held = sum(info.nbytes for info in infos)
+    if isinstance(target, BitsTarget):
+        asked = int(target.bits * sum(math.prod(info.shape) for info in infos) / 8)
+    else:
+        asked = target.bytes
+        if isinstance(checkpoint.facts, GgufFacts):
+            held = sum(stamp.size for stamp in checkpoint.stamps())
+    if held <= asked:
+        raise UsageError(
+            f"The target {target.text} is {size(asked)}, and {source.path} takes {size(held)} "
+            "as it is; ask for less."
+        )
 
 
 def budget_of(target: Target, planned: QuantizationPlan) -> Budget:
