@@ -228,3 +228,13 @@ def test_the_command(tmp_path, capsys):
 def test_wrong_flags(tmp_path, capsys, arguments, message):
     assert run(["export", str(folder(tmp_path)), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"), [("int4-g96", 6144), ("int4-g4096", 8192), ("int8-g384", 6144)]
+)
+def test_the_cost_of_groups_that_do_not_divide_the_sample(form, columns):
+    """2,048 columns stand for more, but not where groups of 96 or 4,096 lie across their end."""
+    found = expected_error(parse_format(form), parse_format("bf16"), columns)
+    assert 0 < found < 0.01  # bf16 of values on a grid: 2^-9 of each at most
+    assert expected_error(parse_format("f32"), parse_format(form), columns) > 0.001

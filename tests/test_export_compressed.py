@@ -331,3 +331,22 @@ def test_plans_of_mixtures_speak_of_transformers(tmp_path, name, to):
     with open_model(source) as model:
         record = plan_export(model, find_target(to, SETTINGS)).record
     assert any("transformers" in s for s in record.refusals) == (name == "mixtral")
+
+
+def test_float_weights_have_no_rounding_to_lose(tmp_path):
+    source = artefact(tmp_path, layers_in("fp8_e4m3-row", Activations.INT8))
+    with open_model(source) as model:
+        notes = plan_export(model, find_target("compressed-tensors", SETTINGS)).record.notes
+    assert not any("weight-only" in note for note in notes)
+
+
+@pytest.mark.parametrize("to", ["compressed-tensors", "hf"])
+def test_the_sources_older_name_of_the_type_says_the_same(tmp_path, to):
+    config = {**CONFIGS["llama"], "torch_dtype": "float32"}
+    source = write_huggingface(tmp_path / "m", config, random_weights(config))
+    with open_model(source) as model:
+        quantize(model, layers_in("int4-g32"), tmp_path / "small")
+    with open_model(tmp_path / "small") as model:
+        export(plan_export(model, find_target(to, SETTINGS)), tmp_path / "out", SETTINGS)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["torch_dtype"] == written["dtype"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from packed_models import AWQ_NIBBLES, words
@@ -24,6 +26,7 @@ from fewbit.formats.affine import integers
 from fewbit.model.runner import RunSettings, runner_of
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
+from fewbit.records.kernels import Activations
 from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 
@@ -222,3 +225,29 @@ def test_a_tied_table_is_stored_once(tmp_path, to):
         tables = [name for name in checkpoint.tensors if "lm_head" in name or "embed" in name]
     assert tables == ["model.embed_tokens.weight"]
     assert_equal_models(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", [*V, "awq"])
+def test_gemma_runs_in_bfloat16(tmp_path, to):
+    """vLLM refuses Gemma 3 in float16, which its activations exceed."""
+    record = exported(artefact(tmp_path, layers_in("int4-g32"), "gemma3"), tmp_path / "out", to)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16"
+    assert any("activations of Gemma exceed float16" in note for note in record.notes)
+
+
+@pytest.mark.parametrize("to", [*V, "awq"])
+@pytest.mark.parametrize(
+    ("activations", "said"),
+    [
+        (Activations.INT8, "21 layers round their inputs to int8 per 32 here"),
+        (Activations.TOKEN, "21 layers round their inputs to int8 per token here"),
+        (Activations.BF16, ""),
+    ],
+)
+def test_roundings_of_inputs_that_are_lost_are_said(tmp_path, to, activations, said):
+    source = artefact(tmp_path, layers_in("int4-g32", activations))
+    with open_model(source) as model:
+        notes = plan_export(model, find_target(to, ExportSettings())).record.notes
+    lost = [note for note in notes if "weight-only" in note]
+    assert [said in note for note in lost] == ([True] if said else [])

@@ -10,6 +10,10 @@ from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.calibrate.calibration import calibration_set
 from fewbit.errors import BadFileError, NumericalError, UnsupportedError, UsageError
+from fewbit.export.job import export
+from fewbit.export.plan import plan_export
+from fewbit.export.target import ExportSettings
+from fewbit.export.targets import find_target
 from fewbit.model.binding import bind
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import open_model
@@ -169,3 +173,15 @@ def test_a_recipe_in_toml_names_them(tmp_path):
     path.write_text(f'name = "mine"\nmethod = "rtn"\nkv = "fp9"\n{rule}')
     with pytest.raises(BadFileError, match="kv"):
         read_recipe(path)
+
+
+@pytest.mark.parametrize("to", ["hf", "awq", "compressed-tensors"])
+def test_an_export_without_a_place_for_scales_says_so(tmp_path, to):
+    quantize(opened(tmp_path), RECIPE, tmp_path / "small", SETTINGS)
+    settings = ExportSettings()
+    with open_model(tmp_path / "small") as source:
+        planned = plan_export(source, find_target(to, settings))
+        manifest = export(planned, tmp_path / "out", settings)
+        kept = to == "compressed-tensors"
+        assert any("left out" in note for note in planned.record.notes) != kept
+        assert manifest.kv_scales == (source.kv_scales if kept else None)

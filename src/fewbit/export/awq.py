@@ -20,9 +20,11 @@ from fewbit.export.folder import left_out
 from fewbit.export.grouped import (
     WORD,
     common_group,
+    dtype_note,
     in_groups,
     integers_near,
     layer_integers,
+    served_dtype,
     written_group,
 )
 from fewbit.export.layers import (
@@ -32,6 +34,7 @@ from fewbit.export.layers import (
     mixed_fusions,
     packed_slots,
     plain_modules,
+    weight_only_notes,
 )
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
@@ -51,7 +54,6 @@ _BITS = 4
 _RUN = 8
 """Outputs of a word."""
 _GROUPS = (None, 32, 64, 128)
-_DTYPE = "float16"
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class AwqTarget:
     def layout(self, source: ModelSource) -> Layout:
         """Return 4-bit integers with zero points in the model's one group size, or floats."""
         group = common_group(spec for spec in layer_integers(source) if spec.bits <= _BITS)
-        return Layout(
-            holdings={slot: self._holding(source, slot, group) for slot in source.slots},
-            notes=(f"config.json names {_DTYPE}, the type of AWQ's scales.",),
-        )
+        holdings = {slot: self._holding(source, slot, group) for slot in source.slots}
+        packed = packed_slots({slot: holding.format for slot, holding in holdings.items()})
+        notes = (dtype_note(source), *weight_only_notes(source, packed))
+        return Layout(holdings=holdings, notes=notes)
 
     def _holding(self, source: ModelSource, slot: Slot, group: int | None) -> Holding:
         info, stored = source.info(slot), source.huggingface_name(slot)
@@ -109,7 +111,9 @@ class AwqTarget:
         def make(_: Slot, __: str, tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
             return _arrays(tensor)
 
-        write_packed(job, {"dtype": _DTYPE, "quantization_config": config}, announce, make)
+        write_packed(
+            job, {"dtype": served_dtype(source), "quantization_config": config}, announce, make
+        )
 
 
 def awq(settings: ExportSettings) -> AwqTarget:

@@ -29,6 +29,7 @@ from fewbit.export.compressed_scheme import (
 )
 from fewbit.export.folder import left_out
 from fewbit.export.layers import (
+    exceeds_float16,
     float_holding,
     is_table,
     mixed_fusions,
@@ -36,6 +37,7 @@ from fewbit.export.layers import (
     packed_slots,
     patterns,
     plain_modules,
+    weight_only_notes,
 )
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.sglang import compressed_limits
@@ -43,7 +45,7 @@ from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import NumberFormat, QuantTensor
 from fewbit.model.binding import is_vector
-from fewbit.model.families import FAMILIES, expert_of
+from fewbit.model.families import expert_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.records.export import AbsentTensor
@@ -71,14 +73,9 @@ class CompressedTensorsTarget:
         """
         holdings = {slot: self._holding(source, slot) for slot in source.slots}
         schemes = self._schemes(source, {slot: held.format for slot, held in holdings.items()})
-        notes = [_dtype_note(source, schemes)]
-        rounded = sum(source.activations(slot) is Activations.INT8 for slot in schemes)
-        if rounded:
-            notes.append(
-                f"{rounded} layers round their inputs to int8 per 32 here; that has no name there, "
-                "so they are written as weight-only."
-            )
-        return Layout(holdings=holdings, notes=tuple(notes))
+        unnamed = [slot for slot, scheme in schemes.items() if scheme.inputs is Activations.BF16]
+        notes = (_dtype_note(source, schemes), *weight_only_notes(source, unnamed))
+        return Layout(holdings=holdings, notes=notes)
 
     def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         form = source.info(slot).format
@@ -145,7 +142,7 @@ def _dtype(source: ModelSource, schemes: Mapping[Slot, Scheme]) -> str:
     vLLM converts the scales of packed weights to it, but has those of W8A8 and fp8 in float32; and
     its kernel of W8A8 on CPUs with AMX has no float16.
     """
-    if FAMILIES[source.config.family].gemma:
+    if exceeds_float16(source):
         return "bfloat16"
     return "float16" if any(s.container == PACKED for s in schemes.values()) else "bfloat16"
 

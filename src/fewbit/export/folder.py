@@ -22,6 +22,8 @@ from fewbit.records.export import AbsentTensor
 
 _METADATA = {"format": "pt"}
 """What transformers asks for in a file's header."""
+_OLDER = "torch_dtype"
+"""What transformers called `dtype` before 4.56, and other readers still do."""
 SHARD_BYTES = 5_000_000_000
 """Bytes of tensors in a file of weights, at most, as transformers had it for long."""
 
@@ -49,6 +51,8 @@ def write_folder(
     """
     facts = job.source.checkpoint.facts
     config = {**written_config(job.source), **changes}
+    if _OLDER in config and "dtype" in changes:  # the source's own, which would contradict
+        config[_OLDER] = changes["dtype"]
     with creating_folder(job.out) as partial:
         write_bytes(partial / CONFIG, json.dumps(config, indent=2).encode() + b"\n")
         for name, file in sidecars(facts).items():

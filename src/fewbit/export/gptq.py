@@ -24,9 +24,11 @@ from fewbit.export.folder import left_out
 from fewbit.export.grouped import (
     WORD,
     common_group,
+    dtype_note,
     in_groups,
     integers_near,
     layer_integers,
+    served_dtype,
     written_group,
 )
 from fewbit.export.layers import (
@@ -37,6 +39,7 @@ from fewbit.export.layers import (
     module_of,
     packed_slots,
     plain_modules,
+    weight_only_notes,
 )
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
@@ -59,7 +62,6 @@ _FUSED_NAMES = {
     ("gate_proj", "up_proj"): "gate_up_proj",
 }
 """What vLLM and SGLang call modules that they run as one, and match patterns against."""
-_DTYPE = "float16"
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ class GptqTarget:
         """Return integers of 2, 3, 4 or 8 bits in the model's one group size; others as floats."""
         layers = layer_integers(source)
         holdings = {slot: self._holding(source, slot, layers) for slot in source.slots}
-        notes = [f"config.json names {_DTYPE}, the type of GPTQ's scales."]
-        forms = (holding.format for holding in holdings.values())
+        formats = {slot: holding.format for slot, holding in holdings.items()}
+        notes = [dtype_note(source), *weight_only_notes(source, packed_slots(formats))]
+        forms = formats.values()
         if self.label == V1 and any(isinstance(f, QuantSpec) and not f.symmetric for f in forms):
             notes.append(f"{V1} has no zero point of 0: the export stops at one; {V2} has it.")
         return Layout(holdings=holdings, notes=tuple(notes))
@@ -128,7 +131,9 @@ class GptqTarget:
         def make(_: Slot, module: str, tensor: QuantTensor) -> Iterator[tuple[str, NDArray[Any]]]:
             return _arrays(tensor, module, self.label)
 
-        write_packed(job, {"dtype": _DTYPE, "quantization_config": config}, announce, make)
+        write_packed(
+            job, {"dtype": served_dtype(source), "quantization_config": config}, announce, make
+        )
 
 
 def gptq(settings: ExportSettings) -> GptqTarget:

@@ -1,4 +1,4 @@
-"""What GPTQ and AWQ share: one group size and one kind of zero point for all layers."""
+"""What GPTQ and AWQ share: one group size, one kind of zero point, and float16 scales."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fewbit.export.compressed_scheme import candidates
-from fewbit.export.layers import is_table
+from fewbit.export.layers import exceeds_float16, is_table
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import Granularity, NumberFormat, QuantSpec, ScaleType
 from fewbit.model.binding import is_vector
@@ -14,6 +14,21 @@ from fewbit.model.weights import ModelSource
 
 WORD = 32
 """Codes of one word or zero points of one run; rows and columns come in multiples of it."""
+
+
+def served_dtype(source: ModelSource) -> str:
+    """Return the type that config.json names: that of the scales, where the model runs in it."""
+    return "bfloat16" if exceeds_float16(source) else "float16"
+
+
+def dtype_note(source: ModelSource) -> str:
+    """Say which type the model is to run in, and what that does to the scales."""
+    if exceeds_float16(source):
+        return (
+            "config.json names bfloat16, because the activations of Gemma exceed float16; runtimes "
+            "that convert the fp16 scales to the model's type round them."
+        )
+    return "config.json names float16, the type of the scales."
 
 
 def integers_near(form: NumberFormat) -> QuantSpec | None:

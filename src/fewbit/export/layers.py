@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from fewbit.checkpoint.checkpoint import TensorInfo
 from fewbit.checkpoint.safetensors_write import Part, plain_part
 from fewbit.export.hf import plain_holding
 from fewbit.export.target import Holding
-from fewbit.formats.registry import FLOATS
+from fewbit.formats.registry import FLOATS, is_integer
 from fewbit.formats.spec import NumberFormat
 from fewbit.model.binding import is_vector
-from fewbit.model.families import expert_of
+from fewbit.model.families import FAMILIES, expert_of
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
+from fewbit.records.kernels import Activations
 
 FUSED = (("q", "k", "v"), ("gate", "up"))
 """Sites whose matrices vLLM and SGLang multiply as one."""
 
 _TABLES = ("embed.weight", "head.weight")
 _TABLE_REASON = "tables are floats here: most runtimes refuse quantized ones"
+
+
+_ROUNDINGS: Mapping[Activations, str] = MappingProxyType(
+    {
+        Activations.INT8: "int8 per 32",
+        Activations.TOKEN: "int8 per token",
+        Activations.STATIC: "int8 with a static scale",
+    }
+)
+
+
+def exceeds_float16(source: ModelSource) -> bool:
+    """Return whether a model is to run in bfloat16, because float16 is too small for it: Gemma."""
+    return FAMILIES[source.config.family].gemma
+
+
+def weight_only_notes(source: ModelSource, unnamed: Iterable[Slot]) -> tuple[str, ...]:
+    """Say which layers lose the rounding of their inputs; those of float weights have none.
+
+    Args:
+        source: the model.
+        unnamed: packed matrices whose rounding the target has no name for.
+    """
+    rounded = (slot for slot in unnamed if is_integer(source.info(slot).format))
+    counts = Counter(source.activations(slot) for slot in rounded)
+    return tuple(
+        f"{counts[kind]} layers round their inputs to {how} here; that has no name there, so they "
+        "are written as weight-only."
+        for kind, how in _ROUNDINGS.items()
+        if counts[kind]
+    )
 
 
 def module_of(stored: str) -> str:

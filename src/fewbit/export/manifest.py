@@ -12,7 +12,7 @@ from msgspec import structs
 
 from fewbit import __version__
 from fewbit.checkpoint.checkpoint import content_digest
-from fewbit.export.plan import PlannedExport
+from fewbit.export.plan import PlannedExport, keeps_kv_scales
 from fewbit.formats.registry import is_integer, parse_format
 from fewbit.model.binding import is_vector
 from fewbit.model.facts import quantized_formats
@@ -70,6 +70,7 @@ def manifest_of(planned: PlannedExport, written: Mapping[Slot, Written]) -> Mani
         "container": record.target,
         "tensors": tuple(entries),
         "export": ExportRecord(plan=record, errors=changed),
+        "kv_scales": source.kv_scales if keeps_kv_scales(planned.target) else None,
         "promised_bytes": record.bytes,
         "tensor_bytes": size,
         "bits_per_weight": 8 * size / weights,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fewbit.checkpoint.compressed_config import METHOD
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.export.target import Holding, Layout, Target
 from fewbit.formats.spec import NumberFormat
@@ -54,10 +55,24 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
         absent=target.absent(source),
         source_bytes=sum(info.nbytes for info in source.checkpoint.tensors.values()),
         bytes=sum(holding.bytes for holding in layout.holdings.values()),
-        notes=layout.notes,
+        notes=(*source.checkpoint.notes, *layout.notes, *_scales_left_out(source, target)),
         refusals=target.refusals(source, layout.formats),
     )
     return PlannedExport(source, target, layout, record)
+
+
+def keeps_kv_scales(target: Target) -> bool:
+    """Return whether a target has a place for static scales of keys and values."""
+    return target.name == METHOD
+
+
+def _scales_left_out(source: ModelSource, target: Target) -> tuple[str, ...]:
+    if source.kv_scales is None or keeps_kv_scales(target):
+        return ()
+    return (
+        f"The static scales of keys and values ({source.kv_scales.form.value}) are left out: "
+        f"{target.name} has no place for them, {METHOD} has.",
+    )
 
 
 def _require_plain(source: ModelSource) -> None:

@@ -20,7 +20,14 @@ from fewbit.checkpoint.torchao import METHOD
 from fewbit.errors import MissingError, UnsupportedError
 from fewbit.export.compressed_scheme import candidates
 from fewbit.export.folder import left_out
-from fewbit.export.layers import float_holding, is_table, packed_slots, plain_modules
+from fewbit.export.layers import (
+    exceeds_float16,
+    float_holding,
+    is_table,
+    packed_slots,
+    plain_modules,
+    weight_only_notes,
+)
 from fewbit.export.packed import as_stored, write_packed
 from fewbit.export.target import ExportSettings, Holding, Layout, dtype_of, held
 from fewbit.formats.affine import integers
@@ -70,7 +77,12 @@ class TorchAoTarget:
         )
         holdings = {slot: self._holding(source, slot) for slot in source.slots}
         _require_no_experts(source, holdings)
-        return Layout(holdings=holdings, notes=(note,))
+        unnamed = [
+            slot
+            for slot, form in _packed(holdings).items()
+            if _rounding(form, source.activations(slot)) is Activations.BF16
+        ]
+        return Layout(holdings=holdings, notes=(note, *weight_only_notes(source, unnamed)))
 
     def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         form, stored = source.info(slot).format, source.huggingface_name(slot)
@@ -91,8 +103,13 @@ class TorchAoTarget:
     def refusals(
         self, source: ModelSource, formats: Mapping[Slot, NumberFormat]
     ) -> tuple[str, ...]:
-        """Return nothing: layers of different formats are tensors of different classes."""
-        return ()
+        """Return what float16 is too small for; layers of different formats are no obstacle."""
+        if not exceeds_float16(source):
+            return ()
+        return (
+            "Activations of Gemma exceed float16, and vLLM refuses it for Gemma 3; the scales are "
+            "in it here, so take compressed-tensors.",
+        )
 
     def write(self, job: Job) -> None:
         """Write the folder.
@@ -101,8 +118,7 @@ class TorchAoTarget:
             MissingError: torch or torchao is not installed.
         """
         source, formats = job.source, job.planned.formats
-        packed = packed_slots(formats)
-        metadata, quantization = _described(job, packed)
+        metadata, quantization = _described(job)
 
         def announce(slot: Slot, module: str) -> list[Part]:
             return _parts(module, formats[slot], source.info(slot).matrix_shape)
@@ -119,10 +135,20 @@ def torchao(settings: ExportSettings) -> TorchAoTarget:
     return TorchAoTarget(dtype_of(settings))
 
 
+def _packed(holdings: Mapping[Slot, Holding]) -> dict[Slot, QuantSpec | Fp8Spec]:
+    """Return the formats of the matrices that are not floats."""
+    forms = {slot: holding.format for slot, holding in holdings.items()}
+    found: dict[Slot, QuantSpec | Fp8Spec] = {}
+    for slot in packed_slots(forms):
+        form = forms[slot]
+        assert isinstance(form, QuantSpec | Fp8Spec)
+        found[slot] = form
+    return found
+
+
 def _require_no_experts(source: ModelSource, holdings: Mapping[Slot, Holding]) -> None:
     """Refuse packed experts: transformers 5.24 loads such a folder, but not them."""
-    packed = packed_slots({slot: holding.format for slot, holding in holdings.items()})
-    if any(expert_of(slot) is not None for slot in packed):
+    if any(expert_of(slot) is not None for slot in _packed(holdings)):
         raise UnsupportedError(
             f"{source.path} has a mixture's experts as integers or fp8, which transformers cannot "
             "read in torchao's format: it has a layer's experts in one parameter, which it fills "
@@ -130,7 +156,7 @@ def _require_no_experts(source: ModelSource, holdings: Mapping[Slot, Holding]) -
         )
 
 
-def _described(job: Job, packed: tuple[Slot, ...]) -> tuple[dict[str, str], dict[str, Any]]:
+def _described(job: Job) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the file's metadata and the quantization_config, as torchao has them."""
     try:
         from fewbit.runtime.torch_torchao import Matrix, config_of, metadata_of  # noqa: PLC0415
@@ -141,12 +167,11 @@ def _described(job: Job, packed: tuple[Slot, ...]) -> tuple[dict[str, str], dict
         ) from error
     source, holdings = job.source, job.planned.holdings
     matrices: list[Matrix] = []
-    for slot in packed:
-        form = holdings[slot].format
-        assert isinstance(form, QuantSpec | Fp8Spec)
+    packed = _packed(holdings)
+    for slot, form in packed.items():
         how = source.activations(slot)
         matrices.append((holdings[slot].stored, form, source.info(slot).matrix_shape, how))
-    plain = (holding.stored for slot, holding in holdings.items() if slot not in set(packed))
+    plain = (holding.stored for slot, holding in holdings.items() if slot not in packed)
     kinds = Counter((form, _rounding(form, how)) for _, form, _, how in matrices)
     quantization: dict[str, Any] = {
         "quant_method": METHOD,
