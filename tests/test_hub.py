@@ -29,9 +29,28 @@ def test_weights_and_data_but_no_code_and_no_pickle() -> None:
     assert chosen == ["model.safetensors", "config.json", "tokenizer.json"]
 
 
+def test_weights_that_lie_there_twice_are_fetched_once() -> None:
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    twice = [*shards, "model.safetensors.index.json", "consolidated.safetensors", "config.json"]
+    found = choose_files(dict.fromkeys(twice, 1), "org/name", [])
+    assert found == [*shards, "config.json", "model.safetensors.index.json"]
+    others = choose_files({"weights-a.safetensors": 1, "config.json": 1}, "org/name", [])
+    assert others == ["weights-a.safetensors", "config.json"]
+
+
 def test_one_gguf_file() -> None:
     assert choose_files({"a.gguf": 1, "config.json": 1}, "org/name", []) == ["a.gguf"]
     assert choose_files({"a.gguf": 1, "b.gguf": 1}, "org/name", ["b.gguf"]) == ["b.gguf"]
+
+
+def test_a_split_gguf_file_is_fetched_whole() -> None:
+    parts = [f"a-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    others = ["a-00001-of-00002.gguf", "b-00001-of-00003.gguf", "c.gguf"]
+    assert choose_files(dict.fromkeys([*parts, "config.json"], 1), "org/name", []) == parts
+    for part in parts:
+        assert choose_files(dict.fromkeys([*others, *parts], 1), "org/name", [part]) == parts
+    with pytest.raises(FewbitError, match="has 4 GGUF files"):
+        choose_files(dict.fromkeys([*others, *parts], 1), "org/name", [])
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def part_path(out: Path, number: int, count: int) -> Path:
     return out.with_name(f"{out.stem}-{number + 1:05d}-of-{count:05d}.gguf")
 
 
+def parts_of(name: str, names: Sequence[str]) -> list[str]:
+    """Return those of some names that are parts of the file that one is a part of, or that one."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return [name]
+    parts = [_NAME.fullmatch(other) for other in names]
+    own = match["stem"], match["count"]
+    return sorted(part[0] for part in parts if part and (part["stem"], part["count"]) == own)
+
+
 def written_as(out: Path) -> Path:
     """Return the file that was written as `out`: itself, or the first of its parts."""
     parts = sorted(out.parent.glob(f"{glob.escape(out.stem)}-00001-of-*.gguf"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fewbit.atomic import write_bytes
 from fewbit.checkpoint.detect import CONFIG, PICKLES, pickle_refused
+from fewbit.checkpoint.gguf_split import parts_of
 from fewbit.checkpoint.huggingface import (
     CHAT_TEMPLATE,
     GENERATION_CONFIG,
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 DATA_FILES = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, INDEX)
 """What is fetched beside the weights; no code, no pickles."""
+
+_WEIGHTS = re.compile(r"model(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
+"""Where a repository has such files, others are the same weights once more, or an adapter's."""
 
 _DONE = ".complete"
 
@@ -64,26 +69,28 @@ def choose_files(sizes: Mapping[str, int], repository: str, wanted: list[str]) -
     Args:
         sizes: bytes by name of every file of the repository.
         repository: its name, for errors.
-        wanted: the one GGUF file asked for, or nothing.
+        wanted: the one GGUF file asked for, or nothing; of a split one any part stands for all.
 
     Raises:
         MissingError, UnsupportedError, UsageError: as `pull_repository`.
     """
     ggufs = sorted(name for name in sizes if name.endswith(".gguf"))
+    models = list(dict.fromkeys(tuple(parts_of(name, ggufs)) for name in ggufs))
     if wanted:
         if wanted[0] not in ggufs:
             there = ", ".join(ggufs) or "no GGUF file"
             raise MissingError(f"{repository} has no file {wanted[0]}; it has {there}.")
-        return wanted
-    weights = sorted(name for name in sizes if name.endswith(".safetensors") and "/" not in name)
+        return list(next(parts for parts in models if wanted[0] in parts))
+    tensors = sorted(name for name in sizes if name.endswith(".safetensors") and "/" not in name)
+    weights = [name for name in tensors if _WEIGHTS.fullmatch(name)] or tensors
     if weights:
         return weights + [name for name in DATA_FILES if name in sizes]
-    if len(ggufs) == 1:
-        return ggufs
-    if ggufs:
+    if len(models) == 1:
+        return list(models[0])
+    if models:
         raise UsageError(
-            f"{repository} has {len(ggufs)} GGUF files; ask for one, such as "
-            f"{repository}/{ggufs[0]}."
+            f"{repository} has {len(models)} GGUF files; ask for one, such as "
+            f"{repository}/{models[0][0]}."
         )
     pickles = sorted(name for name in sizes if name.endswith(PICKLES))
     if pickles:
