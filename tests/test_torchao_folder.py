@@ -137,3 +137,22 @@ def test_a_folder_without_descriptions_has_nothing_packed(tmp_path):
     folder = packed_llama(tmp_path / "m", None, {"quant_method": "torchao"}, {})
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.tensors[f"{Q}.weight"].format.name == "f32"
+
+
+@pytest.mark.parametrize("granularity", ["PerRow", None, 7, ["PerRow"], {"_type": ["PerRow"]}])
+def test_a_rounding_of_another_shape_is_no_crash(tmp_path, granularity):
+    matrix = random_integers(1, (64, 64), 8, None, symmetric=True)
+    kwargs = {"_type": "QuantizeTensorToInt8Kwargs", "_data": {"granularity": granularity}}
+    attributes = {"block_size": [1, 64], "act_quant_kwargs": kwargs}
+    folder = folder_of(tmp_path, "Int8Tensor", attributes, signed(matrix))
+    with open_model(folder) as source:
+        assert source.activations(SLOT) is Activations.TOKEN
+        assert "per token instead of" in source.note(SLOT)
+
+
+def test_half_a_surrogate_pair_in_a_description_is_refused(tmp_path):
+    matrix = random_integers(1, (64, 64), 8, None, symmetric=True)
+    attributes = {"block_size": [1, 64], "\ud800": 1}
+    folder = folder_of(tmp_path, "Int8Tensor", attributes, signed(matrix))
+    with pytest.raises(BadFileError, match="half of a pair"):
+        open_model(folder)

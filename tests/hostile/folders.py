@@ -87,6 +87,9 @@ HOSTILE = (
     Hostile("a configuration that is a list", _with("config.json", b"[]"), "holds a list"),
     Hostile("an empty configuration", _with("config.json", b""), "config.json is not sound JSON"),
     Hostile("a key twice", _with("config.json", b'{"a":1,"a":2}'), "'a' appears twice"),
+    Hostile(
+        "half a character", _with("config.json", b'{"a":"\\udead"}'), "an escape is half of a pair"
+    ),
     Hostile("a deep configuration", _with("config.json", b'{"a":' * 9999), "nests too deeply"),
     Hostile("a template in bytes", _with("chat_template.jinja", b"\xff"), "is not UTF-8"),
     Hostile("a template of 2 MB", _with("chat_template.jinja", b"x" * (1 << 21)), "more than"),

@@ -82,6 +82,10 @@ _CONTENT: dict[str, tuple[bytes, str]] = {
     "a header of a million values": (safetensors(b"[" + b"[]," * (1 << 19)), "more than 524288"),
     "a header with NaN": (safetensors(b'{"w":NaN}'), "NaN is no JSON number"),
     "a number of 5,000 digits": (safetensors(b'{"w":' + b"9" * 5000 + b"}"), "not sound JSON"),
+    "a name with half a character": (
+        safetensors(json.dumps({"w\ud800": entry(0, 4)}).encode(), _FOUR),
+        "half of a pair",
+    ),
     "one name twice": (safetensors(_twice("w", "w"), _FOUR), "'w' appears twice"),
     "overlapping ranges": (
         safetensors({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),

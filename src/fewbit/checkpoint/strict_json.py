@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ MAX_NODES = 1 << 19
 """Values of one document: an index of 140,000 tensors fits, and a header of 50,000. So many values
 take a quarter of a second and up to 75 MB while they are read."""
 
+_HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+
 
 def parse_json(text: bytes, name: str) -> Any:
     """Return the value of a JSON text.
@@ -23,8 +26,8 @@ def parse_json(text: bytes, name: str) -> Any:
         name: what the text is called in an error.
 
     Raises:
-        BadFileError: it is not JSON, nests too deeply, has too many values, a duplicate key, or a
-            number that JSON does not have.
+        BadFileError: it is not JSON, nests too deeply, has too many values, a duplicate key, a
+            number that JSON does not have, or an escape that is no character.
     """
     nodes = text.count(b",") + text.count(b"[") + text.count(b"{")
     if nodes > MAX_NODES:
@@ -33,11 +36,17 @@ def parse_json(text: bytes, name: str) -> Any:
             "get it again from its publisher."
         )
     try:
-        return json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        if _HALF_A_PAIR.search(text):  # of a whole pair both are there, and this is no error
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        problem = "an escape is half of a pair, which is no character"
     except RecursionError:
         problem = "it nests too deeply"
     except ValueError as error:
         problem = str(error)
+    else:
+        return value
     raise BadFileError(
         f"{name} is not sound JSON ({problem}); get it again from its publisher."
     ) from None

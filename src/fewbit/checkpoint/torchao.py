@@ -10,7 +10,7 @@ are not read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -234,12 +234,17 @@ def _inputs(stored: _Stored) -> tuple[Activations, float | None, tuple[str, ...]
             return Activations.STATIC, float(scale[0]), ()
         raise stored.bad("act_quant_scale", f"holds {scale[:4].tolist()}, not one positive number")
     asked = attributes.act_quant_kwargs.data
-    where = asked.get("granularity", {}).get("_type")
-    mapping = asked.get("mapping_type", {}).get("_data")
+    where, mapping = _field(asked, "granularity", "_type"), _field(asked, "mapping_type", "_data")
     if (where, mapping) == ("PerRow", "SYMMETRIC"):
         return Activations.TOKEN, None, ()
     note = f"its inputs are rounded to int8 with a scale per token instead of {where}, {mapping}"
     return Activations.TOKEN, None, (note,)
+
+
+def _field(stated: Mapping[str, Any], name: str, inner: str) -> str:
+    """Return a field of a field as short text; what has another shape as it stands."""
+    found = stated.get(name)
+    return str(found.get(inner) if isinstance(found, Mapping) else found)[:40]
 
 
 def _floats(stored: _Stored) -> PackedWeight:
