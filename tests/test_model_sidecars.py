@@ -3,6 +3,7 @@ import json
 import pytest
 
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts
+from fewbit.checkpoint.huggingface import read_facts
 from fewbit.model.sidecars import sidecars
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.from_hugging_face import from_hugging_face
@@ -109,3 +110,29 @@ def test_files_of_a_folder_keep_their_content():
 def test_a_source_without_a_tokenizer_gives_no_files():
     assert sidecars(GgufFacts({"general.architecture": "llama"})) == {}
     assert sidecars(HuggingFaceFacts({}, None, None, None, None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("configured", "written"),
+    [
+        (None, True),
+        ("{{ old }}", True),
+        ("{{ new }}", False),
+        ([{"name": "default", "template": "{{ new }}"}], False),
+        ([{"name": "tool_use", "template": "{{ new }}"}], True),
+    ],
+)
+def test_the_template_that_counts_is_the_one_that_comes_back(tmp_path, configured, written):
+    """A folder may have a file of its own beside an older one in the tokenizer's configuration."""
+    (tmp_path / "config.json").write_text("{}")
+    stated = {} if configured is None else {"chat_template": configured}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    (tmp_path / "chat_template.jinja").write_text("{{ new }}")
+    files = sidecars(read_facts(tmp_path))
+    assert ("chat_template.jinja" in files) == written
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "config.json").write_text("{}")
+    for name, content in files.items():
+        (copy / name).write_bytes(content)
+    assert read_facts(copy).chat_template == "{{ new }}"

@@ -91,10 +91,7 @@ def _optional_object(path: Path, largest: int) -> dict[str, Any] | None:
 
 
 def _chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """Return the template of its own file, else that of the tokenizer's configuration.
-
-    A list of named templates stands for its `default` one.
-    """
+    """Return the template of its own file, else that of the tokenizer's configuration."""
     path = folder / CHAT_TEMPLATE
     content = _optional(path, MAX_TEMPLATE)
     if content is not None:
@@ -102,16 +99,25 @@ def _chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | N
             return content.decode()
         except UnicodeDecodeError:
             raise BadFileError(f"{path} is not UTF-8; get it again from its publisher.") from None
-    template = tokenizer_config.get("chat_template")
-    if isinstance(template, list):
-        named = [entry for entry in template if isinstance(entry, dict)]
-        template = next((t.get("template") for t in named if t.get("name") == "default"), None)
+    template = configured_template(tokenizer_config)
     if template is None or isinstance(template, str):
         return template
     raise BadFileError(
         f"{folder / TOKENIZER_CONFIG} has a chat_template that is no text but "
         f"{type(template).__name__}; get it again from its publisher."
     )
+
+
+def configured_template(tokenizer_config: Mapping[str, Any]) -> Any:
+    """Return what a tokenizer's configuration has as its chat template.
+
+    A list of named templates stands for its `default` one.
+    """
+    template = tokenizer_config.get("chat_template")
+    if not isinstance(template, list):
+        return template
+    named = [entry for entry in template if isinstance(entry, dict)]
+    return next((t.get("template") for t in named if t.get("name") == "default"), None)
 
 
 def _read_index(path: Path) -> dict[str, str]:

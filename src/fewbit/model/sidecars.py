@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fewbit.checkpoint.checkpoint import GgufFacts, HuggingFaceFacts
+from fewbit.checkpoint.huggingface import CHAT_TEMPLATE, configured_template
 from fewbit.tokens.export import to_hugging_face
 from fewbit.tokens.from_gguf import from_gguf
 from fewbit.tokens.gguf_fields import MODEL, NO_TOKENIZER
@@ -39,8 +40,8 @@ def _of_folder(facts: HuggingFaceFacts) -> dict[str, bytes]:
         files["tokenizer_config.json"] = _json(facts.tokenizer_config)
     if facts.generation_config is not None:
         files["generation_config.json"] = _json(facts.generation_config)
-    if facts.chat_template is not None and "chat_template" not in configured:
-        files["chat_template.jinja"] = facts.chat_template.encode()
+    if facts.chat_template is not None and facts.chat_template != configured_template(configured):
+        files[CHAT_TEMPLATE] = facts.chat_template.encode()
     return files
 
 
