@@ -55,12 +55,14 @@ def test_what_is_written_is_read_again(source, tmp_path):
     [
         ("x.txt", "must end in .gguf or .dat"),
         ("there.gguf", "exists already"),
+        ("folder.gguf", "exists already"),
         ("absent/x.gguf", "cannot be written (No such file or directory)"),
         (f"{'n' * 300}.gguf", "cannot be written (File name too long)"),
     ],
 )
 def test_the_command_refuses_outputs_before_the_model_is_looked_at(tmp_path, capsys, name, words):
     (tmp_path / "there.gguf").write_bytes(b"x")
+    (tmp_path / "folder.gguf").mkdir()
     with pytest.raises(SystemExit) as ended:
         main(["imatrix", str(tmp_path / "no-model"), "--out", str(tmp_path / name)])
     assert ended.value.code == 2 and words in capsys.readouterr().err

@@ -38,7 +38,7 @@ def imatrix(
 
     require_form(out)
     with claimed(out):
-        if not is_free(out):
+        if not is_free(out) or out.is_dir():
             raise OutputError(f"{out} exists already; remove it or choose another output.")
         with open_model(locate(source)) as opened, watched() as progress:
             text = calibration_windows(opened, calibration.settings(threads), progress)
