@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tiny_models import CONFIGS, random_weights, write_huggingface
 from tiny_text import write_text_files
 
 import fewbit
+from fewbit.engine.engine import Engine
 from fewbit.errors import (
     BadFileError,
     FewbitError,
@@ -117,6 +120,50 @@ def test_threads_take_turns(model):
     for thread in threads:
         thread.join()
     assert [found[text] for text in prompts] == alone
+
+
+def test_threads_whose_first_texts_come_at_once_share_one_engine(folder, model, monkeypatch):
+    """Two engines would each give the first pages of the one store to a sequence of their own."""
+    prompts = ["abc", "xyz", "hello"]
+    alone = [model.generate(text, max_tokens=16).tokens for text in prompts]
+    engines = []
+
+    class Slow(Engine):
+        def __init__(self, *args):
+            time.sleep(0.05)
+            engines.append(self)
+            super().__init__(*args)
+
+    monkeypatch.setattr("fewbit.api.model.Engine", Slow)
+    with (
+        fewbit.load(folder, fewbit.RunSettings(context=192, threads=2)) as fresh,
+        ThreadPoolExecutor(len(prompts)) as pool,
+    ):
+        found = list(pool.map(lambda text: fresh.generate(text, max_tokens=16).tokens, prompts))
+    assert len(engines) == 1
+    assert found == alone
+
+
+def test_a_text_that_another_thread_begins_waits_for_logits(model, monkeypatch):
+    """Both write to the first pages of the store."""
+    alone = model.generate("abc", max_tokens=40).tokens
+    ids = np.arange(100)
+    expected, score, found = model.logits(ids), model.runner.score, []
+    other = threading.Thread(
+        target=lambda: found.append(model.generate("abc", max_tokens=40).tokens)
+    )
+
+    def interrupted(tokens, first):
+        for block in score(tokens, first):
+            if other.ident is None:
+                other.start()
+                other.join(0.2)
+            yield block
+
+    monkeypatch.setattr(model.runner, "score", interrupted)
+    assert np.array_equal(model.logits(ids), expected)
+    other.join()
+    assert found == [alone]
 
 
 @pytest.mark.parametrize("leave", ["close", "drop"])

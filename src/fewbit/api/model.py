@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,8 @@ class Model:
         self._opened = opened
         self._costs = costs
         self._desk: Desk | None = None
+        self._turn = threading.RLock()
+        """Held by whoever steps, scores or changes the model: all write to one KV store."""
 
     def generate(  # noqa: PLR0913
         self,
@@ -136,9 +139,8 @@ class Model:
         request = Request(
             prompt_ids(loaded, prompt), sampling, ending, top_logprobs=top_logprobs, grammar=grammar
         )
-        if self._desk is None:
-            self._desk = Desk(Engine(loaded.served, self._speculation(loaded)))
-        return TextStream(self._desk, request)
+        with self._turn:
+            return TextStream(self._serving(), request)
 
     def logits(self, tokens: ArrayLike, first: int = 0) -> NDArray[np.float32]:
         """Return what the model predicts after each token of one sequence, from `first` on.
@@ -157,11 +159,12 @@ class Model:
             NumericalError: a logit is NaN or infinite.
             UsageError: the model was closed.
         """
-        runner = self._open().runner
-        self.require_idle("asking for logits")
-        ids = checked_ids(runner, tokens, first)
-        self._desk = None  # the sequence is written where shared prefixes of generations lay
-        rows = [block.copy() for block in runner.score(ids, first)]
+        with self._turn:
+            runner = self._open().runner
+            self.require_idle("asking for logits")
+            ids = checked_ids(runner, tokens, first)
+            self._desk = None  # the sequence is written where shared prefixes of generations lay
+            rows = [block.copy() for block in runner.score(ids, first)]
         return np.concatenate(rows)
 
     @property
@@ -239,11 +242,19 @@ class Model:
             RequestError: a generation is under way.
             KernelError, NumericalError, UsageError: as `runner_of`.
         """
-        self.require_idle("changing the model's weights")
+        with self._turn:
+            self.require_idle("changing the model's weights")
+            loaded = self._open()
+            runner = runner_of(source, replace(self._settings, keep_packed=False))
+            self._loaded, self._desk = replace(loaded, runner=runner), None
+            self._costs = None
+
+    def _serving(self) -> Desk:
+        """Return the one desk; two engines would write to the same pages. The turn is held."""
         loaded = self._open()
-        runner = runner_of(source, replace(self._settings, keep_packed=False))
-        self._loaded, self._desk = replace(loaded, runner=runner), None
-        self._costs = None
+        if self._desk is None:
+            self._desk = Desk(Engine(loaded.served, self._speculation(loaded)), self._turn)
+        return self._desk
 
     def _speculation(self, loaded: LoadedModel) -> Speculation | None:
         """Return the draft, which knows no sequence yet."""

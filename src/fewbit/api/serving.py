@@ -33,12 +33,17 @@ class Generated:
 
 
 class Desk:
-    """Hands each request's outputs to whoever asks for them; whoever waits has the engine step."""
+    """Hands each request's outputs to whoever asks for them; whoever waits has the engine step.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: what serves.
+        turn: held while the engine is at work; who holds it has the model alone.
+    """
+
+    def __init__(self, engine: Engine, turn: threading.RLock) -> None:
         self._engine = engine
         self._waiting: dict[int, deque[Output]] = {}
-        self._turn = threading.Lock()
+        self._turn = turn
 
     @property
     def busy(self) -> bool:
