@@ -8,7 +8,7 @@ from certify_cases import drawing, matching
 from test_certify_checks import other_model_drafting, quiet
 from test_cli_generate import written
 
-from fewbit.certify import certificate, equality, forced, partition, planted
+from fewbit.certify import certificate, equality, partition, planted, rollback
 from fewbit.certify.cases import PROMPTS, SAMPLED, CertifySettings
 from fewbit.certify.certificate import OpenDraft, certify
 from fewbit.certify.partition import Sought, check_sampling
@@ -88,7 +88,7 @@ def test_wherever_it_is_stopped_the_certificate_is_the_same(
 def test_a_draft_that_is_warm_from_other_parts_would_tell(model, few, tmp_path, monkeypatch):
     """The negative control: without a draft that begins anew acceptance depends on what ran."""
     draft = other_model_drafting(model, tmp_path)
-    for module in (forced, equality):
+    for module in (equality, rollback):
         monkeypatch.setattr(module, "fresh", lambda given: given)
     first = certified(model, draft, tmp_path / "first")
     assert certified(model, draft, tmp_path / "again") != first

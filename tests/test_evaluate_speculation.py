@@ -12,6 +12,7 @@ from tiny_text import write_text_files
 
 from fewbit.cli.app import run
 from fewbit.engine.loaded import load_model
+from fewbit.engine.loaded_draft import load_draft
 from fewbit.engine.request import Request, Speculation
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import BadFileError, UsageError
@@ -108,6 +109,23 @@ def test_requests_take_the_places_of_others(loaded):
 def asked(loaded, tokens):
     stop = StopCondition(tokens, frozenset(), ())
     return Request(loaded.text_prompt("abcabcabc"), SamplingParams(temperature=0), stop)
+
+
+def test_no_turn_finds_what_the_draft_has_read_for_another(loaded, model, monkeypatch):
+    """It would draft at once, where a draft of its own would have the prompt to read first."""
+    drafting = load_draft(model, loaded, RunSettings(threads=1, context=512))
+    rows, step = [], drafting.runner.executor.step
+
+    def counted(given):
+        rows.append(len(given.tokens))
+        return step(given)
+
+    monkeypatch.setattr(drafting.runner.executor, "step", counted)
+    settings = replace(SETTINGS, prompts={"long": ("abcd" * 40,)}, concurrency=(1,), turns=3)
+    speculation = Speculation(drafting.draft, 4, control=FixedLengths)
+    list(measure_speculation(loaded, speculation, settings))
+    # The warm-up and each turn read the whole prompt, which takes two portions of at most 128 rows.
+    assert [count for count in rows if count > 8] == [128, 52] * 4
 
 
 def test_without_a_seed_drawn_outputs_may_differ(loaded):

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 
 from fewbit.certify.cases import PROMPTS, SAMPLED, CertifySettings
-from fewbit.certify.forced import Disturbed, Said, Tally, forced, fresh, said
+from fewbit.certify.forced import Disturbed, Said, Tally, forced, said
 from fewbit.certify.parts import Parts
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
@@ -19,6 +19,7 @@ from fewbit.engine.stop import StopCondition
 from fewbit.progress import Progress
 from fewbit.records.certificate import EqualityCase, EqualityCheck, PlainRun
 from fewbit.speculate.drafts import Draft, reach_of
+from fewbit.speculate.fresh import fresh
 
 
 def check_equality(

@@ -12,11 +12,8 @@ from fewbit.errors import FewbitError
 from fewbit.keyed_random import Purpose, uniform
 from fewbit.records.certificate import Acceptance
 from fewbit.sampling import Branch, Drawn, TokenLogprob, sample_blocks, tree_rows
-from fewbit.speculate.combined import CombinedDraft
 from fewbit.speculate.controller import FixedLengths
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal
-from fewbit.speculate.head_draft import HeadDraft
-from fewbit.speculate.model_draft import ModelDraft
 
 WRONG = 1 / 3
 """The share of a disturbed draft's tokens that are replaced."""
@@ -122,13 +119,6 @@ def said(
 def stopped() -> float:
     """Return 0: no step seems slow, so prompts are cut, and drafts asked, the same in every run."""
     return 0.0
-
-
-def fresh(draft: Draft) -> Draft:
-    """Return a draft that knows no sequence, nor what others began with, on the same store."""
-    if isinstance(draft, CombinedDraft):
-        return CombinedDraft(*map(fresh, draft.parts))
-    return draft.anew() if isinstance(draft, ModelDraft | HeadDraft) else draft
 
 
 def forced(draft: Draft, longest: int, branches: int = 0) -> Speculation:

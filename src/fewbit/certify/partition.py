@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.cases import PROMPTS
-from fewbit.certify.forced import forced, fresh, stopped
+from fewbit.certify.forced import forced, stopped
 from fewbit.certify.parts import Parts
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel
@@ -37,6 +37,7 @@ from fewbit.records.base import Record
 from fewbit.records.certificate import SamplingCheck
 from fewbit.sampling import Block, Drawn, SamplingParams, TokenSampler, sample_blocks
 from fewbit.speculate.drafts import Draft
+from fewbit.speculate.fresh import fresh
 
 BIAS = 0.01
 LEVEL = 0.001

@@ -1,8 +1,8 @@
 """What of a certificate has ended, kept part by part, so that a run that was stopped goes on.
 
 No part depends on another, nor on a clock: each begins with a draft that knows no sequence
-(`forced.fresh`), and how prompts are cut is the same in every run. So a certificate of kept parts
-is the one that an uninterrupted run gives, its seconds apart.
+(`speculate.fresh`), and how prompts are cut is the same in every run. So a certificate of kept
+parts is the one that an uninterrupted run gives, its seconds apart.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit.certify.cases import PROMPTS, SAMPLED
-from fewbit.certify.forced import Disturbed, Tally, forced, fresh, said
+from fewbit.certify.forced import Disturbed, Tally, forced, said
 from fewbit.certify.parts import Parts
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
@@ -26,6 +26,7 @@ from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.reference import ReferenceExecutor
 from fewbit.runtime.step import PAGE, StepInput
 from fewbit.speculate.drafts import Draft, DraftQuery, Proposal, parts_of, reach_of
+from fewbit.speculate.fresh import fresh
 from fewbit.speculate.head_draft import HeadDraft
 from fewbit.speculate.model_draft import ModelDraft
 

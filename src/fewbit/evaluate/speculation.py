@@ -1,8 +1,8 @@
 """How much faster a model generates with a draft, on prompts of several kinds.
 
 The same requests run without a draft and with one, by turns in one process, so that both see the
-same machine; which goes first alternates. Every turn has an engine of its own, so that no turn
-finds prompts computed by another.
+same machine; which goes first alternates. Every turn has an engine of its own, and a draft that has
+read nothing, so that no turn finds prompts computed by another.
 
 Several at once are served as a service would: requests wait, and one takes the place of another
 that has ended. Speed is that of the time in which every place is taken. To the end of one batch it
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice, pairwise
 
 import numpy as np
@@ -30,6 +30,7 @@ from fewbit.evaluate.prompts import Prompts
 from fewbit.records.generation import SpeculationRecord
 from fewbit.records.speculation import ServedPrompts, SpeculationRun, Turn
 from fewbit.sampling import SamplingParams
+from fewbit.speculate.fresh import fresh
 
 Notify = Callable[[str], None]
 """Told what is measured next."""
@@ -159,6 +160,8 @@ def _serve(
     loaded: LoadedModel, speculation: Speculation | None, requests: Sequence[Request], at_once: int
 ) -> _Serving:
     """Serve requests that all arrive at once and wait for a place."""
+    if speculation is not None:
+        speculation = replace(speculation, draft=fresh(speculation.draft))
     engine = Engine(loaded.served, speculation, limits=Limits(sequences=at_once))
     begun = time.perf_counter()
     numbers = [engine.add(request) for request in requests]
