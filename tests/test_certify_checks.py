@@ -207,9 +207,9 @@ def test_numbers_that_cannot_be_are_refused(field):
     assert equality.SAMPLED
 
 
-def other_model_drafting(model, tmp_path):
+def other_model_drafting(model, tmp_path, **fields):
     """Return a draft model that is wrong now and then."""
-    config = CONFIGS["llama"]
+    config = {**CONFIGS["llama"], **fields}
     weights = random_weights(config)
     moved = {name: value * (1 + 0.02 * (i % 3)) for i, (name, value) in enumerate(weights.items())}
     folder = write_text_files(write_huggingface(tmp_path / "draft", config, moved))
@@ -233,3 +233,11 @@ def test_a_draft_models_own_store_is_compared(model, tmp_path, monkeypatch):
     (case,) = check_draft_caches(model, draft, 4)
     # A row that never ran holds what lay there; where that is not finite the draft gives up.
     assert case.differing or case.written_over < clean.written_over
+
+
+def test_a_draft_of_a_shorter_context_is_compared_as_far_as_it_goes(model, tmp_path):
+    draft = other_model_drafting(model, tmp_path, max_position_embeddings=320)
+    assert draft.context == 320
+    (case,) = check_draft_caches(model, draft, 4)
+    assert case.pages == 4
+    assert not case.differing

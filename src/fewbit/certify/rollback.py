@@ -115,7 +115,8 @@ def _draft_cache(target: LoadedModel, own: ModelDraft | HeadDraft, longest: int)
     prompt = target.text_prompt(PROMPTS[_PROMPT])
     # Runs of the same requests before may have left there just what belongs there: with another
     # text in the pages, a row that is never written shows.
-    own.anew().spoil([token % _FEW for token in range(len(prompt) + (1 + PAGES) * PAGE)])
+    positions = min(len(prompt) + (1 + PAGES) * PAGE, own.context)
+    own.anew().spoil([token % _FEW for token in range(positions)])
     draft = own.anew()
     left = _LeftHead(draft) if isinstance(draft, HeadDraft) else _Left(draft, draft.beside_fresh)
     request, tally = Request(prompt, SAMPLED[name], StopCondition((1 + PAGES) * PAGE)), Tally()
