@@ -9,6 +9,7 @@ from engine_cases import PROMPT, engine, run, said
 from fakes import FakeExecutor, FixedDraft
 from sampled_draft import SampledDraft
 from test_engine_rejection import logits_after
+from test_tokens_constraint import WIDE
 from tiny_text import END, write_text_files
 
 from fewbit.engine.request import Request
@@ -224,6 +225,28 @@ def test_a_bias_against_all_that_the_grammar_allows_ends_in_an_error(serve):
     record = run(serve(), [Request(PROMPT, params, STOP, grammar=grammar)])[0][3]
     assert record.finish.value == "error"
     assert "every token is banned" in record.detail
+
+
+@pytest.mark.parametrize("seed", [3, None])
+@pytest.mark.parametrize(
+    "draft", [None, lambda: NgramDraft(shortest=1), lambda: SampledDraft(near())]
+)
+def test_a_grammar_that_becomes_too_complex_ends_in_an_error_for_its_request_alone(
+    serve, tokenizer, draft, seed
+):
+    """The library has such a text end, invalid as it is."""
+    (letter,) = tokenizer.encode("a", add_special=False)
+    insisting = SamplingParams(seed=seed, logit_bias={letter: 100.0})
+    requests = [
+        Request(PROMPT, insisting, STOP, grammar=WIDE),
+        Request(PROMPT, PARAMS["greedy"], StopCondition(30)),
+    ]
+    alone = run(serve(), requests[1:])
+    (tokens, _, _, record), *others = run(serve(draft and draft()), requests)
+    assert tokens == [letter] * 4
+    assert record.finish.value == "error"
+    assert "too complex to go on" in record.detail
+    assert said(others) == said(alone)
 
 
 def only_allowed(serve, grammar):

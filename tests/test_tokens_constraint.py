@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -155,6 +156,8 @@ PARAMS = [
 class Allowing:
     """A constraint that always allows the same ids, at random."""
 
+    problem = ""
+
     def __init__(self, seed, size):
         self.allowed = np.random.default_rng(seed).random(-(-size // 32) * 32) < 0.2
         self.advanced = []
@@ -215,6 +218,10 @@ def test_a_mask_that_is_too_short_is_refused():
     ("grammar", "words"),
     [
         (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "strin"}'), "the JSON schema .*: .*strin"),
+        (Grammar(GrammarKind.JSON_SCHEMA, "{"), "the JSON schema cannot be used"),
+        (Grammar(GrammarKind.JSON_SCHEMA, "true"), "the JSON schema cannot be used: .*object"),
+        (Grammar(GrammarKind.JSON_SCHEMA, "[1]"), "the JSON schema cannot be used: .*object"),
+        (Grammar(GrammarKind.REGEX, "\ud800"), "the regular expression cannot be used"),
         (Grammar(GrammarKind.LARK, 'start: "a" missing'), "the Lark grammar .*: .*missing"),
         (Grammar(GrammarKind.REGEX, "("), "the regular expression cannot be used"),
         (Grammar(GrammarKind.REGEX, "a", after=320), r"after token 320, but ids are in \[0, 319\]"),
@@ -237,3 +244,45 @@ def test_a_tokenizer_without_an_end_has_no_grammars(tokenizer):
 
     with pytest.raises(RequestError, match="no end of text"):
         GrammarCompiler(Endless()).constraint(PATTERN)
+
+
+# --- the library's own limits -------------------------------------------------------------------
+
+WIDE = Grammar(
+    GrammarKind.LARK,
+    "\n".join(
+        [
+            'start: any "."',
+            "any: " + " | ".join(f"kind{i}" for i in range(200)),
+            *(f'kind{i}: kind{i} kind{i} | "a"' for i in range(200)),
+        ]
+    ),
+)
+"""A row of the parser has over 2,000 items behind four letters, which is more than it takes."""
+
+
+def allowed(mask):
+    return set(np.flatnonzero(bits(mask)).tolist())
+
+
+def test_where_the_library_gives_up_nothing_may_come_and_it_is_said(tokenizer, compiler):
+    """It would have the text end there, as if it were complete."""
+    letter, dot = ids(tokenizer, "a.")
+    constraint = compiler.constraint(WIDE)
+    for count in range(4):
+        assert allowed(constraint.masks(())[0]) == ({letter, dot} if count else {letter})
+        assert not constraint.problem
+        constraint.advance([letter])
+    assert allowed(constraint.masks(())[0]) == set()
+    assert re.search("too complex to go on .*2201 items.*simpler", constraint.problem)
+    assert "<state>" not in constraint.problem
+
+
+def test_a_draft_that_leads_where_the_library_gives_up_does_no_harm(tokenizer, compiler):
+    letter, dot = ids(tokenizer, "a.")
+    constraint = compiler.constraint(WIDE)
+    for _ in range(2):
+        masks = constraint.masks([letter] * 6)
+        assert [allowed(m) for m in masks[:5]] == [{letter}, *[{letter, dot}] * 3, set()]
+    constraint.advance([letter, dot])
+    assert allowed(constraint.masks(())[0]) == {END}

@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 class Constraint(Protocol):
     """Follows one sequence and says which tokens may come next."""
 
+    @property
+    def problem(self) -> str:
+        """Why nothing may come any more, complete or not; empty where all is well."""
+        ...
+
     def masks(self, draft: Sequence[int]) -> NDArray[np.int32]:
         """Return which tokens may follow the text and each prefix of a draft.
 

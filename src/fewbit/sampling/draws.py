@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbit import _native
-from fewbit.errors import NumericalError
+from fewbit.errors import FewbitError
 from fewbit.sampling.faults import drawing_fault
 from fewbit.sampling.sampler import TokenSampler
 from fewbit.sampling.verifier import Verifier
@@ -71,7 +71,7 @@ class Drawn(NamedTuple):
     tokens: list[int]
     logprobs: list[TokenLogprob]
     """One for each token, or empty where none were asked for."""
-    fault: NumericalError | None = None
+    fault: FewbitError | None = None
     """Why the block ended early; tokens drawn before it stand."""
     branch: int | None = None
     """The branch on which the accepted tokens end; None where they are the draft's."""
@@ -121,8 +121,8 @@ def sample_blocks(
     results = drawing.native.draw(logits, limit, [_given(block) for block in blocks])
     drawn = []
     for block, (tokens, branch, details, fault, row, where) in zip(blocks, results, strict=True):
+        error = _fault(block.sampler, logits, fault, row, where)
         block.sampler.follow(tokens)
-        error = _fault(logits, fault, row, where)
         logprobs = [_logprob(*detail) for detail in details]
         drawn.append(Drawn(tokens, logprobs, error, None if branch < 0 else branch))
     return drawn
@@ -154,7 +154,7 @@ class Drafted(NamedTuple):
     """
 
     token: int
-    fault: NumericalError | None = None
+    fault: FewbitError | None = None
     siblings: tuple[int, ...] = ()
 
 
@@ -190,12 +190,18 @@ def draw_proposals(
     ):
         if not fault:
             draw.sampler.follow([token])
-        drafted.append(Drafted(token, _fault(logits, fault, row, where), tuple(siblings)))
+        error = _fault(draw.sampler, logits, fault, row, where)
+        drafted.append(Drafted(token, error, tuple(siblings)))
     return drafted
 
 
-def _fault(logits: NDArray[np.float32], kind: str, row: int, column: int) -> NumericalError | None:
-    return drawing_fault(kind, column, float(logits[row, column])) if kind else None
+def _fault(
+    sampler: TokenSampler, logits: NDArray[np.float32], kind: str, row: int, column: int
+) -> FewbitError | None:
+    if not kind:
+        return None
+    problem = "" if sampler.constraint is None else sampler.constraint.problem
+    return drawing_fault(kind, column, float(logits[row, column]), problem)
 
 
 def _given(block: Block) -> tuple[Any, ...]:

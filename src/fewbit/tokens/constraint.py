@@ -6,7 +6,9 @@ The masks are computed natively by the `llguidance` library, along a whole draft
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer, TokenizerWrapper
@@ -15,13 +17,14 @@ from numpy.typing import NDArray
 
 from fewbit.errors import RequestError
 from fewbit.tokens.grammar import Grammar, GrammarKind
+from fewbit.tokens.guard import guarded
 from fewbit.tokens.tokenizer import Tokenizer
 
 JSON_WHITESPACE = r" |\n[ \t]{0,40}"
 """Between the elements of JSON there is nothing, a space, or a new line and its indentation: where
 any white space may come, small models write it until their tokens run out."""
 
-_EVERYTHING = -1  # all bits of a word
+_EVERYTHING, _NOTHING = -1, 0  # the bits of a word
 
 
 class GrammarCompiler:
@@ -48,12 +51,14 @@ class GrammarCompiler:
                 f"the grammar is to begin after token {grammar.after}, but ids are in "
                 f"[0, {size - 1}]; name a token of the model."
             )
-        matcher = LLMatcher(tokens, _source(grammar), log_level=0)
+        with guarded(RequestError, f"the {grammar.kind.value} cannot be used"):
+            begun = partial(LLMatcher, tokens, _source(grammar), log_level=0)
+            matcher = begun()
         if matcher.is_error():
             raise RequestError(
                 f"the {grammar.kind.value} cannot be used: {_sentence(matcher.get_error())}."
             )
-        return GrammarConstraint(matcher, executor, size, grammar.after)
+        return GrammarConstraint(begun, matcher, executor, size, grammar.after)
 
     def _tokens(self) -> tuple[LLTokenizer, LLExecutor]:
         with self._lock:
@@ -76,16 +81,37 @@ class GrammarCompiler:
 class GrammarConstraint:
     """Follows one sequence; satisfies `sampling.Constraint`.
 
-    Where the grammar is complete, only the model's ends may follow.
+    Where the grammar is complete, only the model's ends may follow. Where the library gives up,
+    nothing may: it says so in no other way than by allowing the end, as if the text were complete.
+
+    Args:
+        begun: returns a matcher at the grammar's beginning.
+        matcher: one that it returned.
+        executor: the library's threads.
+        size: of the vocabulary.
+        after: the token after which the grammar begins; None where it has begun.
     """
 
     def __init__(
-        self, matcher: LLMatcher, executor: LLExecutor, size: int, after: int | None
+        self,
+        begun: Callable[[], LLMatcher],
+        matcher: LLMatcher,
+        executor: LLExecutor,
+        size: int,
+        after: int | None,
     ) -> None:
+        self._begun = begun
         self._matcher = matcher
         self._executor = executor
         self._words = -(-size // 32)
         self._after = after
+        self._taken: list[int] = []
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Why nothing may come any more; empty where all is well."""
+        return self._problem
 
     def masks(self, draft: Sequence[int]) -> NDArray[np.int32]:
         """Return which tokens may follow the text and each prefix of a draft: see `Constraint`."""
@@ -100,12 +126,15 @@ class GrammarConstraint:
         begin = self._begin(tokens)
         if begin is not None:
             self._after = None
-            self._matcher.consume_tokens(list(tokens[begin:]))
+            self._taken += tokens[begin:]
+            # Up to an end: what comes behind that changes nothing.
+            self._matcher.try_consume_tokens(list(tokens[begin:]))
 
     def fork(self) -> GrammarConstraint:
         """Return a copy that goes its own way."""
-        copied = GrammarConstraint(self._matcher.deep_copy(), self._executor, 0, self._after)
-        copied._words = self._words
+        copied = copy(self)
+        copied._matcher = self._matcher.deep_copy()
+        copied._taken = self._taken.copy()
         return copied
 
     def _begin(self, tokens: Sequence[int]) -> int | None:
@@ -115,12 +144,41 @@ class GrammarConstraint:
         return tokens.index(self._after) + 1 if self._after in tokens else None
 
     def _fill(self, draft: list[int], masks: NDArray[np.int32]) -> None:
-        if draft:
-            bitmasks.fill_next_token_bitmask_par_with_draft_tokens(
-                self._executor, [(self._matcher, 0, draft)], masks
+        if not draft:
+            self._fill_one(self._matcher, masks)
+            return
+        bitmasks.fill_next_token_bitmask_par_with_draft_tokens(
+            self._executor, [(self._matcher, 0, draft)], masks
+        )
+        if self._matcher.is_error():
+            # For ever, though perhaps over a drafted token that is never taken.
+            self._matcher = self._begun()
+            self._matcher.try_consume_tokens(self._taken)
+            self._fill_one_by_one(draft, masks)
+
+    def _fill_one_by_one(self, draft: list[int], masks: NDArray[np.int32]) -> None:
+        """Fill the rows up to the one where the library gives up, and those behind with nothing."""
+        follower = self._matcher.deep_copy()
+        masks[:] = _NOTHING
+        for row, token in enumerate([*draft, None]):
+            self._fill_one(follower, masks[row:])
+            if token is None or not follower.try_consume_tokens([token]):
+                break
+        self._note(follower)
+
+    def _fill_one(self, matcher: LLMatcher, masks: NDArray[np.int32]) -> None:
+        bitmasks.fill_next_token_bitmask(matcher, masks)
+        if matcher.is_error():
+            masks[0] = _NOTHING
+            self._note(matcher)
+
+    def _note(self, matcher: LLMatcher) -> None:
+        """Keep why a matcher has given up, if it has."""
+        if matcher.is_error():
+            self._problem = (
+                f"the text's grammar is too complex to go on ({_sentence(matcher.get_error())}); "
+                "give a simpler one."
             )
-        else:
-            bitmasks.fill_next_token_bitmask(self._matcher, masks)
 
 
 class _Vocabulary:
@@ -158,5 +216,5 @@ def _source(grammar: Grammar) -> str:
 
 
 def _sentence(error: str) -> str:
-    """Return the library's message as one line."""
-    return " ".join(error.split()).rstrip(".")
+    """Return the library's message as one line, without the state of its parser."""
+    return " ".join(error.partition("<state>")[0].split()).rstrip(".")
