@@ -1,6 +1,7 @@
 """Asking the engine: answers as they end, and likelihoods equal to each sequence run alone."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fewbit.engine.loaded import load_model
 from fewbit.errors import IdentityError, MissingError, RequestError
 from fewbit.evaluate.answers import GREEDY, Ask, EngineAnswerer
 from fewbit.evaluate.likelihoods import Scoring, likelihoods
+from fewbit.model.pieces import step_of
 from fewbit.model.runner import RunSettings
 from fewbit.records.generation import FinishReason
 
@@ -85,6 +87,72 @@ def test_likelihoods_are_those_of_each_sequence_alone(loaded, context):
         # Equal rows by law 1; the sums differ by a few roundings of numbers below 100.
         assert likelihood.logprob == pytest.approx(logprob, abs=1e-11)
         assert (likelihood.tokens, likelihood.greedy) == (len(whole) - context, greedy)
+
+
+@pytest.mark.parametrize("context", [1, 2, 60, 64, 65, 100])
+def test_sequences_that_begin_alike_are_each_as_if_alone(loaded, context, monkeypatch):
+    """Of three tokens, so that most begin alike; some twice, and steps of any few of them."""
+    monkeypatch.setattr("fewbit.evaluate.likelihoods._ROWS", 90)
+    rng = np.random.default_rng(context)
+    given = [1, *rng.integers(3, 6, context - 1).tolist()]
+    lengths = rng.integers(1, 70, 14)
+    wholes = [[*given, *np.repeat(rng.integers(3, 6, n), 5)[:n].tolist()] for n in lengths]
+    wholes += [wholes[0], wholes[3]]
+    found = likelihoods(Scoring(loaded.runner, loaded.vocabulary), given, wholes)
+    for whole, likelihood in zip(wholes, found, strict=True):
+        logprob, greedy = alone(loaded, whole, context)
+        # Rows and sums as above; up to 70 numbers.
+        assert likelihood.logprob == pytest.approx(logprob, abs=1e-11)
+        assert (likelihood.tokens, likelihood.greedy) == (len(whole) - context, greedy)
+
+
+@pytest.fixture
+def rows(loaded, monkeypatch):
+    """How many rows each step has, as steps are run."""
+    executor, counts = loaded.runner.executor, []
+    step = type(executor).step
+
+    def counted(self, given):
+        counts.append(len(given.tokens))
+        return step(self, given)
+
+    monkeypatch.setattr(type(executor), "step", counted)
+    return counts
+
+
+def test_what_sequences_share_is_run_once(loaded, rows):
+    """A page; six more of the context; and the beginnings of two questions, of nine and twelve."""
+    rng = np.random.default_rng(5)
+    given = [1, *rng.integers(3, 200, 69).tolist()]
+    begun = [[20, *rng.integers(3, 200, 8).tolist()], [21, *rng.integers(3, 200, 11).tolist()]]
+    wholes = [[*given, *one, 30 + i, 7, 8, 9, 10] for one in begun for i in range(3)]
+    likelihoods(Scoring(loaded.runner, loaded.vocabulary), given, wholes)
+    # The last token of a sequence is not run, and what three answers share comes before their five.
+    assert rows == [64, (6 + 9 + 4) + 2 * 4 + (6 + 12 + 4) + 2 * 4]
+
+
+def test_a_sequence_is_not_run_anew_for_little(loaded, rows):
+    """The second question shares 40 rows of the context, and its answers only two more."""
+    given = [1, *([5, 6, 7] * 34), 8]
+    wholes = [[*given, *one, i, 9] for one in ([20, 21], [22, 23]) for i in (30, 31)]
+    likelihoods(Scoring(loaded.runner, loaded.vocabulary), given, wholes)
+    assert rows == [64, (40 + 3) + 1 + 3 + 3]
+
+
+def test_without_what_it_branches_off_a_likelihood_is_another(loaded, monkeypatch):
+    """Planted: the pieces of a step forget their trunks."""
+    given = loaded.text_prompt("the cat")
+    wholes = [[*given, 20, 21, i, 9] for i in (30, 31)]
+    scoring = Scoring(loaded.runner, loaded.vocabulary)
+    right = likelihoods(scoring, given, wholes)[1].logprob
+    others = [[*given[:1], *([9] * len(given)), i, 41, 42] for i in (40, 50)]
+    likelihoods(scoring, given[:1], others)  # what the pages then hold is of others
+
+    def forgetful(pieces):
+        return step_of([replace(piece, trunk=None) for piece in pieces])
+
+    monkeypatch.setattr("fewbit.evaluate.likelihoods.step_of", forgetful)
+    assert abs(likelihoods(scoring, given, wholes)[1].logprob - right) > 1e-6
 
 
 def test_a_greedy_continuation_is_found_to_be_one(loaded):

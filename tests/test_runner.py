@@ -95,8 +95,9 @@ def test_settings_take_the_names_of_their_choices():
 
 def test_pieces_of_several_sequences_make_one_step():
     first = Piece(np.int32([1, 2, 3]), 5, np.int32([0]), np.int32([2]))
-    second = Piece(np.int32([4, 5]), 0, np.int32([1]), np.int32([1, 0]))
+    second = Piece(np.int32([4, 5]), 0, np.int32([1]), np.int32([1, 0]), trunk=0)
     step = step_of([first, second])
+    assert [s.trunk for s in step.spans] == [None, 0]
     assert step.tokens.tolist() == [1, 2, 3, 4, 5]
     assert [(s.start, s.count, s.position) for s in step.spans] == [(0, 3, 5), (3, 2, 0)]
     assert step.wanted.tolist() == [2, 4, 3]

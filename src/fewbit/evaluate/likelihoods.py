@@ -1,8 +1,10 @@
 """How likely continuations of one context are, with the context run once.
 
 Whole pages of what the sequences share are run first and stand in every sequence's page table; each
-sequence has pages of its own behind them and runs the rest of its rows there. By row invariance the
-figures are those of each sequence run alone, which is the truth that tests compare with.
+sequence has pages of its own behind them. What several share beyond those pages, the rest of their
+context and the beginnings of answers to one question, is run once: they branch off one of them in
+the same step. By row invariance the figures are those of each sequence run alone, which is the
+truth that tests compare with.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ Token = TypeVar("Token", int, str)
 
 _ROWS = 512
 """Rows of a step, and so of logits held at once, unless one sequence alone has more."""
+
+_AHEAD = 20
+"""Sequences that are looked at to see what they share; of as many are five questions of four
+answers each."""
 
 
 @dataclass(frozen=True)
@@ -95,62 +101,134 @@ def _run_shared(runner: Runner, tokens: Sequence[int]) -> None:
         runner.executor.step(step_of([piece]))
 
 
-def _groups(
-    runner: Runner, shared: int, wholes: Sequence[Sequence[int]]
-) -> Iterator[list[Sequence[int]]]:
+def _groups(runner: Runner, shared: int, wholes: Sequence[Sequence[int]]) -> Iterator[list[_Own]]:
     """Yield sequences whose rows fit one step and whose pages the store has room for."""
-    group: list[Sequence[int]] = []
+    group: list[_Own] = []
     rows = pages = 0
-    for whole in wholes:
-        more_rows, more_pages = len(whole) - 1 - shared * PAGE, _own_pages(whole, shared)
-        full = rows + more_rows > _ROWS or shared + pages + more_pages > runner.executor.pages
+    for number in range(len(wholes)):
+        own = _placed(group, wholes[number : number + _AHEAD], shared * PAGE)
+        full = rows + own.rows > _ROWS or shared + pages + own.pages > runner.executor.pages
         if group and full:
             yield group
             group, rows, pages = [], 0, 0
-        group.append(whole)
-        rows, pages = rows + more_rows, pages + more_pages
+            own = _placed(group, wholes[number : number + _AHEAD], shared * PAGE)
+        group.append(own)
+        rows, pages = rows + own.rows, pages + own.pages
     if group:
         yield group
 
 
-def _own_pages(whole: Sequence[int], shared: int) -> int:
-    return -(-(len(whole) - 1) // PAGE) - shared
+@dataclass(frozen=True)
+class _Own:
+    """A sequence, and the rows that are run for it alone or that others branch off."""
+
+    whole: Sequence[int]
+    shared: int
+    """Rows in the pages that all share."""
+    begin: int
+    """The position of its first row of its own."""
+    trunk: int | None
+    """The number in its group of the sequence that it branches off."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that are run for it; the last token's is none."""
+        return len(self.whole) - 1 - self.begin
+
+    @property
+    def pages(self) -> int:
+        """Pages behind the shared ones; a branch too has its own, to which the trunk is copied."""
+        return -(-(len(self.whole) - 1 - self.shared) // PAGE)
 
 
-def _scored(
-    scoring: Scoring, start: int, shared: int, group: Sequence[Sequence[int]]
-) -> list[Likelihood]:
+def _placed(group: Sequence[_Own], wholes: Sequence[Sequence[int]], shared: int) -> _Own:
+    """Return the first sequence behind the one of the group that it shares the most rows with.
+
+    Or apart, where those that follow share so much more with it than with any before that running
+    anew what it shares with others spares rows.
+    """
+    apart = _Own(wholes[0], shared, shared, None)
+    trunks = [(number, own.whole[shared:]) for number, own in enumerate(group) if own.trunk is None]
+    first, *later = (whole[shared:] for whole in wholes)
+    known, number = _most_continued(trunks, first)
+    if known == 0:
+        return apart
+    spared = (_continued(first, other) - _most_continued(trunks, other)[0] for other in later)
+    if sum(max(rows, 0) for rows in spared) > known:
+        return apart
+    return _Own(wholes[0], shared, shared + known, number)
+
+
+def _most_continued(
+    trunks: Sequence[tuple[int, Sequence[int]]], tokens: Sequence[int]
+) -> tuple[int, int]:
+    """Return the most rows that any trunk has run of a sequence, and the trunk's number."""
+    found = [(_continued(trunk, tokens), -number) for number, trunk in trunks]
+    rows, number = max(found, default=(0, 0))
+    return rows, -number
+
+
+def _continued(trunk: Sequence[int], tokens: Sequence[int]) -> int:
+    """Return how many rows of a trunk a sequence has too, and keeps one of its own behind them."""
+    return min(_shared(trunk, tokens), len(trunk) - 1, len(tokens) - 2)
+
+
+def _scored(scoring: Scoring, start: int, shared: int, group: Sequence[_Own]) -> list[Likelihood]:
     """Run a group's rows behind the shared pages, in one step."""
     free, pieces = shared, []
-    for whole in group:
-        own = _own_pages(whole, shared)
-        pages = np.array([*range(shared), *range(free, free + own)], np.int32)
-        rows = np.array(whole[shared * PAGE : -1], np.int32)
-        wanted = np.arange(start - 1 - shared * PAGE, len(rows), dtype=np.int32)
-        pieces.append(Piece(rows, shared * PAGE, pages, wanted))
-        free += own
+    for own in group:
+        pages = np.array([*range(shared), *range(free, free + own.pages)], np.int32)
+        rows = np.array(own.whole[own.begin : -1], np.int32)
+        wanted = np.arange(max(start - 1 - own.begin, 0), len(rows), dtype=np.int32)
+        pieces.append(Piece(rows, own.begin, pages, wanted, own.trunk))
+        free += own.pages
     logits = scoring.runner.executor.step(step_of(pieces))[:, : scoring.vocabulary]
-    targets = [np.array(whole[start:]) for whole in group]
-    ends = np.cumsum([len(ids) for ids in targets])[:-1]
-    blocks = zip(np.split(logits, ends), targets, strict=True)
-    return [_likelihood(block, ids) for block, ids in blocks]
+    blocks = np.split(logits, np.cumsum([len(piece.wanted) for piece in pieces])[:-1])
+    seen: list[list[_Row]] = []
+    for own, block in zip(group, blocks, strict=True):
+        begun = [] if own.trunk is None else seen[own.trunk][: max(own.begin - start + 1, 0)]
+        seen.append([*begun, *_rows(block, len(begun))])
+    return [_likelihood(rows, own.whole[start:]) for rows, own in zip(seen, group, strict=True)]
 
 
-def _likelihood(logits: NDArray[np.float32], targets: NDArray[np.int64]) -> Likelihood:
-    """Sum up a continuation's tokens, in float64."""
+@dataclass(frozen=True)
+class _Row:
+    """The logits of one row, float32 [vocabulary], and what makes them log-probabilities."""
+
+    logits: NDArray[np.float32]
+    largest: float
+    rest: float
+    """log of the sum of exp of all logits less the largest, in float64."""
+
+    @classmethod
+    def of(cls, logits: NDArray[np.float32]) -> _Row:
+        """Sum up a row; a row at a time, so that memory stays that of a row."""
+        largest = float(logits.max())
+        shifted = logits.astype(np.float64) - largest
+        return cls(logits, largest, math.log(float(np.exp(shifted).sum())))
+
+    def logprob(self, token: int) -> float:
+        """Return a token's log-probability."""
+        return float(self.logits[token]) - self.largest - self.rest
+
+
+def _rows(logits: NDArray[np.float32], before: int) -> list[_Row]:
+    """Sum up the rows of a sequence's own, behind so many of its continuation."""
     found = first_not_finite(logits)
     if found is not None:
         row, token = found
         raise NumericalError(
-            f"The logit of token {token} at a continuation's token {row} is {logits[row, token]}; "
-            "inspect the model's weights."
+            f"The logit of token {token} at a continuation's token {before + row} is "
+            f"{logits[row, token]}; inspect the model's weights."
         )
-    total = sum(map(_logprob, logits, targets.tolist()))
-    greedy = bool((logits.argmax(axis=1) == targets).all())
-    return Likelihood(logprob=total, tokens=len(targets), greedy=greedy)
+    return [_Row.of(row) for row in logits]
 
 
-def _logprob(logits: NDArray[np.float32], target: int) -> float:
-    """Return one token's log-probability; a row at a time, so that memory stays that of a row."""
-    shifted = logits.astype(np.float64) - float(logits.max())
-    return float(shifted[target]) - math.log(float(np.exp(shifted).sum()))
+def _likelihood(rows: Sequence[_Row], targets: Sequence[int]) -> Likelihood:
+    """Sum up a continuation's tokens, in float64."""
+    pairs = list(zip(rows, targets, strict=True))
+    return Likelihood(
+        logprob=sum(row.logprob(target) for row, target in pairs),
+        tokens=len(pairs),
+        greedy=all(int(row.logits.argmax()) == target for row, target in pairs),
+    )

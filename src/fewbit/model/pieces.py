@@ -16,13 +16,15 @@ class Piece:
     """Consecutive rows of one sequence in a step.
 
     tokens int32 [rows], from `position` on; `pages` int32, the sequence's pages from its start;
-    `wanted` int32, the indices into `tokens` whose logits come back.
+    `wanted` int32, the indices into `tokens` whose logits come back. `trunk` numbers an earlier
+    piece of the step that this one branches off, as `Span.trunk` says.
     """
 
     tokens: NDArray[np.int32]
     position: int
     pages: NDArray[np.int32]
     wanted: NDArray[np.int32]
+    trunk: int | None = None
 
 
 def step_of(pieces: Sequence[Piece]) -> StepInput:
@@ -30,7 +32,7 @@ def step_of(pieces: Sequence[Piece]) -> StepInput:
     counts = [len(piece.tokens) for piece in pieces]
     starts = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(int).tolist()
     spans = tuple(
-        Span(start, count, piece.position, piece.pages)
+        Span(start, count, piece.position, piece.pages, piece.trunk)
         for start, count, piece in zip(starts, counts, pieces, strict=True)
     )
     wanted = [piece.wanted + start for start, piece in zip(starts, pieces, strict=True)]

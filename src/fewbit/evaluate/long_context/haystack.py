@@ -72,7 +72,7 @@ class Ruler:
     def fitted(self, parts: Sequence[str], more: Sequence[str], joint: str) -> list[str]:
         """Return parts, the last left out where the text then exceeds whole blocks by less.
 
-        What exceeds them is run again with every answer to every question.
+        What exceeds them is run again with every question.
 
         Args:
             parts: of the text.
