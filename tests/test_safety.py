@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from brought import as_said
@@ -130,10 +131,24 @@ def test_a_suite_without_prompts_leaves_the_built_in_ones_and_says_so(tmp_path):
 
 def test_the_built_in_prompts_are_pairs():
     items = built_in_prompts()[0].items
-    assert len(items) == 60
+    assert len(items) == 120
     by_topic = {}
     for item in items:
-        by_topic.setdefault(item.name.partition("-")[0], []).append(item.unsafe)
+        by_topic.setdefault(topic(item), []).append(item.unsafe)
     assert all(sorted(labels) == [False, True] for labels in by_topic.values())
-    assert len({item.cluster for item in items}) == 60
-    assert len({item.prompt for item in items}) == 60
+    assert len({item.cluster for item in items}) == 120
+    assert len({item.prompt for item in items}) == 120
+
+
+def topic(item):
+    return item.name.rpartition("-")[0]
+
+
+def test_prompts_of_different_topics_have_no_five_words_alike():
+    """Each is counted as a cluster of its own, so none may be another's variation."""
+    owners = {}
+    for item in built_in_prompts()[0].items:
+        words = re.findall(r"[\w'-]+", item.prompt.lower())
+        for place in range(len(words) - 4):
+            owners.setdefault(tuple(words[place : place + 5]), set()).add(topic(item))
+    assert not {words: topics for words, topics in owners.items() if len(topics) > 1}
