@@ -68,7 +68,7 @@ def test_texts_are_those_of_the_suite(suite):
 
 def test_long_texts_are_asked_about_text_by_text(suite):
     found = sizes(suite, "long-context/")
-    assert found["long-context/recall"] == (108, 24)
+    assert found["long-context/recall"] == (180, 40)
     # Sixteen passages of 256 tokens, of which those beyond the first 512 count.
     assert found["long-context/kl"] == (14, 14)
 
@@ -128,6 +128,6 @@ def test_clusters_fail_together(benchmark, sound):
     for _ in range(200):
         items = asked.drawn(rng).items
         apart.append(np.mean([i.candidate - i.source for i in items]))
-    independent = np.sqrt((0.12 - 0.08**2) / 108)
+    independent = np.sqrt((0.12 - 0.08**2) / 180)
     assert np.mean(apart) == pytest.approx(0.08, abs=5 * np.std(apart) / np.sqrt(200))
     assert np.std(apart) > 1.3 * independent

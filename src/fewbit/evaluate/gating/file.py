@@ -56,11 +56,11 @@ DEFAULT = Gate(
             for domain in DOMAINS
         ),
         SliceRule(match="tasks/*", margin=0.04, pool=True, optional=True),
-        SliceRule(match="safety/*", margin=0.14, pool=True, minimum_items=_PROMPTS, optional=True),
+        SliceRule(match="safety/*", margin=0.09, pool=True, minimum_items=_PROMPTS, optional=True),
         SliceRule(match="long-context/kl", margin=0.1, minimum_items=_TEXTS, optional=True),
         SliceRule(match="long-context/recall", margin=0.1, minimum_items=_PROMPTS, optional=True),
         SliceRule(
-            match="long-context/*", margin=0.16, pool=True, minimum_items=_PROMPTS, optional=True
+            match="long-context/*", margin=0.1, pool=True, minimum_items=_PROMPTS, optional=True
         ),
         SliceRule(match="tools/loops", margin=0.05, relative=_OF_ITSELF, optional=True),
         SliceRule(match="answers/cap", margin=0.05, relative=_OF_ITSELF, optional=True),

@@ -48,7 +48,7 @@ SHORTEST = 256
 PIECES = 16
 """Passages that the document of the divergence is put together from: as many clusters."""
 
-_SHARES = ((4, 6), (2, 4), (1, 2))
+_SHARES = ((4, 14), (2, 4), (1, 2))
 """By which number the longest length is divided, and how many texts of that length there are."""
 
 _RESERVES = {Judge.CHOICE: 8, Judge.ANSWER: 192}
