@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections import namedtuple
+from dataclasses import replace
 
 import pytest
 from quantize_cases import folder
@@ -11,10 +12,13 @@ from tiny_models import CONFIGS, random_weights, write_gguf
 
 from fewbit.cli.app import run
 from fewbit.errors import OutputError
+from fewbit.formats.registry import parse_format
+from fewbit.methods.solvers import METHODS
 from fewbit.model.weights import open_model
 from fewbit.quantization import Container, execute, plan
 from fewbit.quantization.estimate import (
     Workload,
+    _passes,
     disk_needs,
     memory_needs,
     require_disk,
@@ -120,6 +124,30 @@ def test_time_grows_with_text_and_with_what_a_method_does(llama):
     halves = seconds("gptq-int4-g32", one) / seconds("gptq-int4-g32", two)
     assert 1 < halves < 2  # a part of solving is one core's
     assert [duration(s) for s in (0.1, 40, 720, 12600)] == ["1 s", "40 s", "12 min", "3.5 h"]
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster", "method"),
+    [
+        ("int4-g32-asym", "int4-g32", "gptq"),  # zero points are fitted by NumPy
+        ("q4_k", "q4_0", "rtn"),  # two levels of scales are always searched
+        ("int4-g32", "q4_0", "mse"),
+    ],
+)
+def test_a_weight_takes_as_long_as_the_search_for_its_scales(llama, slower, faster, method):
+    tensor = next(t for t in plan(llama, built_in("rtn-int4-g32")).tensors if t.slot)
+    took = [
+        _passes(replace(tensor, format=parse_format(form), method=method))
+        for form in (slower, faster)
+    ]
+    assert took[0] > 2 * took[1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("form", ["int8-row", "int3-g32-asym", "bf16", "fp8_e4m3-row", "iq4_xs"])
+def test_every_method_and_format_has_its_time(llama, method, form):
+    tensor = plan(llama, built_in("rtn-int4-g32")).tensors[0]
+    assert _passes(replace(tensor, format=parse_format(form), method=method)) > 0
 
 
 def test_the_plan_of_a_machine_that_is_twice_as_fast_says_half(llama):

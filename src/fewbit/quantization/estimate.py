@@ -1,18 +1,27 @@
 """What carrying a plan out takes: memory, disk and time, from headers alone.
 
 Bytes follow from shapes. Seconds are work over rates that are timed here and now (`Rates`), times
-the share of them that each kind of work reaches. The shares are the rough part: from CPU times of
-SmolLM2-135M (docs/log.md), on a machine whose rates are 460e9 and 5.6e9.
+the share of them that each kind of work reaches. The shares are the rough part: from CPU times on a
+machine whose rates are 460e9 and 6.0e9 (docs/log.md). The walk, statistics and what GPTQ takes for
+a weight are those of SmolLM2-135M from bf16 with 8 x 512 tokens; what other methods take those of a
+matrix of 768 x 768 in each kind of format; factors and feedback those of up to 4,096 inputs.
+
+Held against others, with these rates: SmolLM2 in q4_0 with 96 x 512 tokens on two quiet cores took
+37.6 s by gptq and 45.1 by gptq-refined, reckoned are 36 and 40; solving a layer of a model of 1.5B
+in q5_k 6.6 and 12.9 CPU seconds, reckoned are 7.0 and 13.9.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from fewbit.errors import OutputError
 from fewbit.formats.registry import FLOATS
+from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
 from fewbit.methods.solvers import METHODS, Need, greatest_need
 from fewbit.model.decoder import build_program
 from fewbit.program import Program
@@ -31,24 +40,39 @@ _PIECE_ROWS = 4096
 _SOLVED_AT_ONCE = 1 << 24
 """Elements of a matrix that are solved at once, in about five arrays of float32."""
 
+_Scales: TypeAlias = Literal["one", "zero points", "block", "two levels"]
+"""How scales are searched: one of each group of integers, with a zero point, or those of a GGUF
+block, of one level or of two."""
+_SUPERBLOCK = 256
+"""Weights in a block whose scales have two levels."""
 _SHARE = {
-    "walk": 0.23,
+    "walk": 0.28,
     "walk in floats": 0.093,
-    "gram": 0.62,
-    "gptq": 0.3,
+    "gram": 0.7,
+    "factor": 0.45,
+    "feedback": 0.25,
     "write": 0.2,
     "train": 0.052,
 }
 """Of the rate of products that a kind of work reaches on a core."""
-_PASSES = {
-    "rtn": 160.0,
-    "mse": 1830.0,
-    "hqq": 3140.0,
-    "imatrix": 770.0,
-    "gptq": 415.0,
-    "gptq-refined": 560.0,
+_NATIVE_GPTQ = {"gptq": 250.0, "gptq-refined": 365.0}
+_PASSES: Mapping[_Scales, Mapping[str, float]] = {
+    "one": {"rtn": 100.0, "mse": 1700.0, "hqq": 2700.0, "imatrix": 700.0, **_NATIVE_GPTQ},
+    "zero points": {
+        "rtn": 100.0,
+        "mse": 1800.0,
+        "hqq": 3200.0,
+        "imatrix": 1000.0,
+        "gptq": 1350.0,
+        "gptq-refined": 1450.0,
+    },
+    "block": {"rtn": 100.0, "mse": 650.0, "hqq": 2700.0, "imatrix": 650.0, **_NATIVE_GPTQ},
+    "two levels": {"rtn": 1000.0, "mse": 1000.0, "hqq": 4500.0, "imatrix": 1000.0, **_NATIVE_GPTQ},
 }
-"""NumPy passes' worth of time for each weight, beside what grows with the inputs."""
+"""NumPy passes' worth of time for each weight, beside what grows with the inputs; of GPTQ, where
+scales are searched natively and where (integer zero points) they are not."""
+_AROUND = 100.0
+"""The same for what is around any method: hashing, packing to run it, writing."""
 _SWEEPS = {"gptq-refined": 5}
 """Products of a matrix's errors with half of H that a method takes; one where nothing is said."""
 _ORDER = (
@@ -58,7 +82,7 @@ _ORDER = (
     "solving",
     "tuning",
 )
-_SERIAL = {"imatrix": 0.5, "gptq": 0.5, "gptq-refined": 0.4}
+_SERIAL = {"imatrix": 0.5, "gptq": 0.75, "gptq-refined": 0.8}
 """The part of that which one core does; all of it where nothing is said."""
 _SEARCH = {"awq": 1320.0, "smoothquant": 1870.0}
 """NumPy passes' worth of time for each weight of a search."""
@@ -174,7 +198,7 @@ def time_needs(
     searches = sum(_SEARCH.get(name, 0.0) for name in recipe.transforms)
     found["searching factors"] = in_layers * searches / timed.passes
     found["solving"] = _statistics_work(planned, work) / timed.products / cores + sum(
-        t.weights * _PASSES[t.method] * _on(t.method, cores) / timed.passes for t in matrices
+        t.weights * _passes(t) * _on(t.method, cores) / timed.passes for t in matrices
     )
     return tuple(Duration(what=what, seconds=found[what]) for what in _ORDER if found.get(what))
 
@@ -191,6 +215,18 @@ def _walked(planned: QuantizationPlan) -> float:
         kind = "walk in floats" if tensor.source.format in FLOATS else "walk"
         found += plain * tensor.weights / _SHARE[kind]
     return found
+
+
+def _passes(tensor: PlannedTensor) -> float:
+    """Return the passes' worth of time that a weight of a matrix takes."""
+    return _PASSES[_scales(tensor.format)][tensor.method] + _AROUND
+
+
+def _scales(form: NumberFormat) -> _Scales:
+    """Return how a format's scales are searched."""
+    if isinstance(form, BlockSpec):
+        return "two levels" if form.block_size == _SUPERBLOCK else "block"
+    return "one" if not isinstance(form, QuantSpec) or form.symmetric else "zero points"
 
 
 def _on(method: str, cores: int) -> float:
@@ -210,7 +246,8 @@ def _statistics_work(planned: QuantizationPlan, work: Workload) -> float:
     columns = sum(t.weights * t.source.shape[-1] * _SWEEPS.get(t.method, 1) for t in swept)
     sums = 3 if planned.recipe.propagation else 1  # products of two inputs have no symmetry
     gram = sums * work.rows * sum(width**2 for width in widths) / _SHARE["gram"]
-    return gram + (sum(width**3 for width in widths) + columns) / _SHARE["gptq"]
+    factors = sum(width**3 for width in widths) / _SHARE["factor"]
+    return gram + factors + columns / _SHARE["feedback"]
 
 
 def _quantized(planned: QuantizationPlan) -> list[PlannedTensor]:
