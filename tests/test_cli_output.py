@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tiny_models import CONFIGS, random_weights, write_gguf
 
 from fewbit.cli import app
 from fewbit.cli.output import STDOUT, deliver, writable
+from fewbit.errors import OutputError
 from fewbit.records.base import Record
 
 
@@ -62,3 +64,42 @@ def test_of_a_link_the_folder_behind_it_must_take_a_file(tmp_path: Path) -> None
         writable(Path, link)
     behind.parent.mkdir()
     writable(Path, link)
+
+
+@pytest.mark.parametrize(
+    "content", [b"GGUF\x03\x00", b"\x10\x00\x00\x00\x00\x00\x00\x00{}", b"text"]
+)
+def test_a_model_is_not_written_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="something other than a record"):
+        writable(Path, path)
+    with pytest.raises(OutputError, match="something other than a record"):
+        deliver(Small(), path, draw)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_models_json_is_not_written_over(tmp_path: Path, name: str) -> None:
+    writable(Path, tmp_path / name)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match="something other than a record"):
+        writable(Path, tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"", b'\n{"a": 1}', b"<!doctype html>"])
+def test_earlier_records_and_pages_are_written_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    writable(Path, path)
+    deliver(Small(), path, draw)
+    assert b"lines" in path.read_bytes()
+
+
+def test_the_output_itself_is_no_place_for_the_record(tmp_path: Path) -> None:
+    """It does not exist when the options are read."""
+    source = write_gguf(tmp_path / "m.gguf", CONFIGS["llama"], random_weights(CONFIGS["llama"]))
+    out = tmp_path / "out.gguf"
+    arguments = ["--recipe", "rtn-q4_0", "--out", str(out), "--json", str(out)]
+    assert app.run(["quantize", str(source), *arguments]) == 2
+    assert out.read_bytes()[:4] == b"GGUF"

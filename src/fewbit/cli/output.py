@@ -20,12 +20,22 @@ RecordT = TypeVar("RecordT", bound="Record")
 
 STDOUT = Path("-")
 
+_OF_A_MODEL = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+"""JSON that is no record."""
+_HEAD = 64
+
 
 def writable(_type: object, path: Path | None) -> None:
     """Refuse a file that cannot be written before the work whose record it is to hold.
 
     Raises:
-        ValueError: it is a folder, or it or its folder is absent or closed to us.
+        ValueError: it is a folder or a model, or it or its folder is absent or closed to us.
     """
     from fewbit.atomic import is_stream
 
@@ -42,6 +52,24 @@ def writable(_type: object, path: Path | None) -> None:
         raise ValueError(f"{folder} is no folder; make it, or choose another file.")
     if not os.access(folder, os.W_OK):
         raise ValueError(f"{folder} cannot be written; choose another file.")
+    if not _may_go(path):
+        raise ValueError(_holds_else(path))
+
+
+def _may_go(path: Path) -> bool:
+    """Whether what is there may be written over: nothing, an earlier record or page, or a pipe."""
+    if path.name in _OF_A_MODEL and path.exists():
+        return False
+    if not os.path.isfile(path):  # noqa: PTH113
+        return True
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        head = file.read(_HEAD).lstrip()
+        return not head or head.startswith((b"{", b"[", b"<"))
+    return False
+
+
+def _holds_else(path: Path) -> str:
+    return f"{path} holds something other than a record or a page; remove it or choose another."
 
 
 JsonOption: TypeAlias = Annotated[
@@ -63,6 +91,7 @@ def deliver(record: RecordT, json: Path | None, draw: Callable[[RecordT, Console
     """
     from fewbit.atomic import write_bytes
     from fewbit.cli.console import PipeConsole
+    from fewbit.errors import OutputError
     from fewbit.records.base import to_json
 
     if json == STDOUT:
@@ -72,6 +101,8 @@ def deliver(record: RecordT, json: Path | None, draw: Callable[[RecordT, Console
             abandon_stdout()
         return
     if json is not None:
+        if not _may_go(json):  # it came since the options were read: the very output, perhaps
+            raise OutputError(_holds_else(json))
         write_bytes(json, to_json(record))
     draw(record, PipeConsole(highlight=False))
 
