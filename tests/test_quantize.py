@@ -1,5 +1,7 @@
 """Carrying recipes out; lines of shared/cases/quantize.md are named by their number."""
 
+import os
+
 import numpy as np
 import pytest
 from quantize_cases import folder, recipe, tree_hash
@@ -11,10 +13,9 @@ from fewbit.errors import NumericalError
 from fewbit.formats.registry import decode, parse_format
 from fewbit.methods.rtn import round_to_nearest
 from fewbit.model.weights import open_model
-from fewbit.quantization import (
-    quantize,
-)
+from fewbit.quantization import QuantizeSettings, quantize
 from fewbit.recipes import built_in
+from fewbit.records.manifest import read_manifest
 from fewbit.records.recipe import Role, Rule
 
 
@@ -180,3 +181,13 @@ def test_the_same_recipe_gives_the_same_bytes(llama, tmp_path):
     for name in ("a", "b"):
         quantize(open_model(llama), built_in("mse-int4-g32-asym"), tmp_path / name)
     assert tree_hash(tmp_path / "a") == tree_hash(tmp_path / "b")
+
+
+@pytest.mark.parametrize("out", ["out", "out.gguf"])
+def test_a_folder_whose_name_is_no_utf8(tmp_path, out):
+    """As file systems allow; after hours it would end in a record that cannot be written."""
+    source = folder(tmp_path).rename(tmp_path / os.fsdecode(b"mod\xe9le"))
+    form = "rtn-q4_0" if out.endswith(".gguf") else "rtn-int4-g32"
+    settings = QuantizeSettings(card=lambda manifest: f"Made from {manifest.source.path}.")
+    quantize(open_model(source), built_in(form), tmp_path / out, settings)
+    assert read_manifest(tmp_path / out).source.path.endswith("\N{REPLACEMENT CHARACTER}le")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fewbit.errors import BadFileError
 from fewbit.records.base import from_json, to_json
@@ -28,3 +29,10 @@ def test_a_record_survives_json() -> None:
 def test_a_malformed_record_is_refused(text: bytes) -> None:
     with pytest.raises(BadFileError, match=r"kernels\.json is not a valid KernelRecord"):
         from_json(KernelRecord, text, name="kernels.json")
+
+
+@pytest.mark.parametrize("half", ["\udce9", "\ud83d"])
+def test_names_that_are_no_utf8_can_be_recorded(half: str) -> None:
+    found = from_json(KernelRecord, to_json(replace(RECORD, kernel=f"a{half}b")), name="x")
+    assert found.kernel.startswith("a\N{REPLACEMENT CHARACTER}") and found.kernel.endswith("b")
+    assert found.rejected == RECORD.rejected

@@ -18,6 +18,7 @@ from fewbit.export.job import Job
 from fewbit.model.sidecars import sidecars
 from fewbit.model.weights import ModelSource
 from fewbit.model.written import written_config
+from fewbit.records.base import readable
 from fewbit.records.export import AbsentTensor
 
 _METADATA = {"format": "pt"}
@@ -60,7 +61,7 @@ def write_folder(
         largest = job.settings.shard_bytes or SHARD_BYTES
         write_shards(partial, parts, content, {**_METADATA, **metadata}, largest)
         if job.card is not None:
-            write_bytes(partial / README, job.card(job.manifest()).encode())
+            write_bytes(partial / README, readable(job.card(job.manifest())).encode())
         write_bytes(partial / MANIFEST, job.manifest_json())
 
 

@@ -32,6 +32,7 @@ from fewbit.model.places import StoredWeight
 from fewbit.model.weights import ModelSource, as_stored, gguf_place, source_of
 from fewbit.model.written import same_program
 from fewbit.program import Slot
+from fewbit.records.base import readable
 from fewbit.records.loading import FileStamp
 
 Read = Callable[[Slot, StoredWeight, NumberFormat], QuantTensor]
@@ -128,7 +129,7 @@ class GgufView(ClosedByWith):
             names = (name for name in self.origin.checkpoint.tensors if name not in used)
             self._extras = {name: self.origin.checkpoint.read(name) for name in names}
             return facts
-        found, name = to_gguf(self.origin.config), self.origin.path.resolve().name
+        found, name = to_gguf(self.origin.config), readable(self.origin.path.resolve().name)
         self.tokens = self.tokens or tokenizer_metadata(self.origin)
         tokens, notes = self.tokens
         self.notes = (*found.notes, *notes)

@@ -29,7 +29,7 @@ from fewbit.quantization.made import NOTHING_MADE, Made
 from fewbit.quantization.planned import Container, PlannedTensor, QuantizationPlan
 from fewbit.quantization.solving import Solved, check_finite, solve_alone
 from fewbit.records.artefact import ArtefactConfig
-from fewbit.records.base import to_json
+from fewbit.records.base import readable, to_json
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import Manifest, SourceFacts, TensorEntry, manifest_path, read_manifest
 from fewbit.records.recipe import Recipe
@@ -184,7 +184,7 @@ class _Run:
     def card(self) -> bytes | None:
         """Return the folder's model card, where one is asked for."""
         make = self.made.card
-        return None if make is None else make(self.manifest()).encode()
+        return None if make is None else readable(make(self.manifest())).encode()
 
     def _solved(self, tensor: PlannedTensor) -> Solved:
         """Return a tensor in its format and in the convention of the container."""

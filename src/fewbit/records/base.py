@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,8 +21,29 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def to_json(record: Record) -> bytes:
-    """Return the record as indented UTF-8 JSON that ends with a newline."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+    """Return the record as indented UTF-8 JSON that ends with a newline.
+
+    Bytes of a file's name that are no UTF-8 become U+FFFD.
+    """
+    try:
+        text = msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_readable(msgspec.to_builtins(record)))
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def _readable(value: Any) -> Any:
+    """Return a value of JSON with what no UTF-8 can say replaced in all its texts."""
+    if isinstance(value, dict):
+        return {_readable(key): _readable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_readable(inner) for inner in value]
+    return readable(value) if isinstance(value, str) else value
+
+
+def readable(text: str) -> str:
+    """Return a text in which what no UTF-8 can say is U+FFFD, as in names of files."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def from_json(kind: type[RecordT], text: bytes, *, name: str) -> RecordT:

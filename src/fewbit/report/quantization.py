@@ -76,7 +76,7 @@ def _course(manifest: Manifest) -> list[str]:
     if text is not None:
         names = ", ".join(f"{part.name} ({part.windows})" for part in text.texts)
         lines.append(f"Calibrated on {text.windows} windows, {text.counted} tokens: {names}.")
-        lines += [f"{remark[0].upper()}{remark[1:]}." for remark in text.remarks]
+        lines += [f"{remark}." for remark in text.remarks]  # which begin with the name of a file
     if given is not None:
         lines.append(f"Weighed by the importance matrix {given.name}.")
     changes = (*manifest.transforms, *manifest.tuning)
