@@ -332,3 +332,12 @@ def test_reasons_are_sentences_the_deciding_ones_first():
     assert said.reasons[0].startswith("language/perplexity (harm)")
     for reason in said.reasons:
         assert reason.endswith(".")
+
+
+def test_losses_beyond_a_float_reject_and_are_finite():
+    """A candidate whose logits blew up has losses of thousands of nats: exp of them is no float."""
+    huge = items(normal(2000.0, spread=100.0), source=normal(2.0))
+    found = judge([axis(part(PPL, huge, Measure.PERPLEXITY))], gate((PPL, 1.03)), DRAWS)
+    assert found[1].outcome is R
+    figure = found[0][0].figure
+    assert math.isfinite(figure.value) and math.isfinite(figure.high) and figure.low > 1e300

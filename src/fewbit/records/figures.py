@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from fewbit.records.interval import Interval
+
+_LARGEST_LOGARITHM = 709.0
+"""Of what a float can hold; JSON has no infinity."""
 
 
 def describe(figure: Interval, margin: float | None = None) -> str:
@@ -23,6 +28,20 @@ def number(value: float, margin: float | None = None) -> str:
         if margin is None or _side(float(text), margin) == _side(value, margin):
             return text
     return repr(value)
+
+
+def points(value: float, margin: float | None = None) -> str:
+    """Return a difference of rates in percentage points, with as many digits as keep its side."""
+    for digits in range(1, 15):
+        text = f"{100 * value:+.{digits}f}"
+        if margin is None or _side(float(text) / 100, margin) == _side(value, margin):
+            return text
+    return repr(100 * value)
+
+
+def ratio_of(logarithm: float) -> float:
+    """Return exp of a logarithm, at most 8e307: a broken model's losses may go beyond a float."""
+    return math.exp(min(logarithm, _LARGEST_LOGARITHM))
 
 
 def size(count: int) -> str:

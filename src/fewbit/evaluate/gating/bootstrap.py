@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from fewbit.keyed_random import Purpose
+from fewbit.records.figures import ratio_of
 from fewbit.records.interval import Interval
 
 MINIMUM_DOCUMENTS = 4
@@ -243,9 +244,9 @@ def exponential(interval: Interval) -> Interval:
     """Return the interval of exp of a figure; BCa intervals respect monotone maps."""
     low, high = interval.low, interval.high
     return Interval(
-        value=math.exp(interval.value),
-        low=None if low is None else math.exp(low),
-        high=None if high is None else math.exp(high),
+        value=ratio_of(interval.value),
+        low=None if low is None else ratio_of(low),
+        high=None if high is None else ratio_of(high),
         level=interval.level,
     )
 

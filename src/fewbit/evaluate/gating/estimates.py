@@ -26,6 +26,7 @@ from fewbit.evaluate.gating.bootstrap import (
 )
 from fewbit.evaluate.gating.proportions import paired_counts
 from fewbit.evaluate.gating.relative import allowed
+from fewbit.records.figures import ratio_of
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
 
@@ -232,7 +233,7 @@ class Exponential:
     @property
     def value(self) -> float:
         """The ratio."""
-        return math.exp(self.logarithm.value)
+        return ratio_of(self.logarithm.value)
 
     def interval(self, level: float) -> Interval:
         """Return the interval of the ratio."""
