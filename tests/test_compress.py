@@ -256,6 +256,8 @@ def test_inconclusive_outweighs_rejections_only_when_nothing_is_accepted():
     facts = sample.facts()
     assert conclude(facts, [bad, unsure], [], 1.0).outcome is Outcome.INCONCLUSIVE
     assert "best attempt is unsure" in conclude(facts, [bad, unsure], [], 1.0).reasons[0]
+    assert conclude(facts, [bad, unsure], [], 1.0).nearest == "unsure"
+    assert conclude(facts, [bad, unsure, good], [], 1.0).nearest is None
     assert conclude(facts, [bad, unsure, good], [], 1.0).outcome is Outcome.ACCEPT
     assert conclude(facts, [bad], [], 1.0).outcome is Outcome.REJECT
 

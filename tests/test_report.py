@@ -15,6 +15,7 @@ from rich.console import Console
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import CompressReport, Evaluation
 from fewbit.records.interval import Interval
+from fewbit.records.measurement import Measure
 from fewbit.records.outcome import Outcome
 from fewbit.report import charts, html, judged, terminal
 
@@ -177,6 +178,27 @@ def test_the_best_attempt_is_shown_when_none_was_accepted():
     assert shown is not None
     assert shown.recipe == "rtn-int4-g64"
     assert "The best attempt: rtn-int4-g64" in html.compress_page(report)
+
+
+def test_the_attempt_that_the_reasons_speak_of_is_shown():
+    """It need not be the one of least divergence: that one may fail on more slices."""
+    report = msgspec.structs.replace(sample.compress_report(accepted=False), nearest="rtn-int3-g32")
+    assert judged.shown_attempt(report).recipe == "rtn-int3-g32"
+    assert "The best attempt: rtn-int3-g32" in html.compress_page(report)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0396, "+3.96"), (0.0404, "+4.04"), (0.04, "+4.0"), (0.02, "+2.0"), (-0.5, "-50.0")],
+)
+def test_a_rounded_difference_of_rates_stays_on_its_side_of_the_margin(value, said):
+    figure = Interval(value=value, low=value, high=value, level=0.95)
+    told = judged.in_words(figure, Measure.PROPORTION, "", 0.04)
+    assert told == f"{said} [{said}, {said}] points"
+
+
+def test_a_perplexity_beyond_a_float_draws():
+    assert judged.shown(5000.0, Measure.PERPLEXITY, "").startswith("8.2")
 
 
 def test_heat_map_has_a_cell_for_each_matrix():

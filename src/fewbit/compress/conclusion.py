@@ -55,6 +55,7 @@ def conclude(
         untried=tuple(untried),
         accepted=last.recipe if accepted else None,
         closest=best.recipe if wanted.budget and not accepted else None,
+        nearest=None if accepted else best.recipe,
         outcome=outcome,
         reasons=_why_accepted(source, last, wanted) if accepted else _why_none(best, wanted),
         seconds=seconds,

@@ -130,6 +130,8 @@ class CompressReport(Record, frozen=True, kw_only=True):
     """The recipe of the artefact, None where nothing was accepted."""
     closest: str | None = None
     """Where nothing was accepted within a budget, the recipe of the artefact in `closest/`."""
+    nearest: str | None = None
+    """Where nothing was accepted, the recipe that the reasons speak of."""
     outcome: Outcome
     reasons: tuple[str, ...]
     seconds: float

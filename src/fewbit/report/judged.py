@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation
-from fewbit.records.figures import describe, number, size
+from fewbit.records.figures import describe, number, points, ratio_of, size
 from fewbit.records.gate import Judgement, SliceRule
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
@@ -138,11 +137,14 @@ def _rule(name: str, rules: Sequence[SliceRule]) -> SliceRule | None:
 
 
 def shown_attempt(report: CompressReport) -> Attempt | None:
-    """Return the attempt that was written, else that of least divergence; None without any."""
-    written = report.accepted or report.closest
-    accepted = [a for a in report.attempts if a.recipe == written]
+    """Return the attempt that was written, or that the reasons speak of; None without any.
+
+    Records that do not say which that is have the one of least divergence.
+    """
+    wanted = report.accepted or report.closest or report.nearest
+    named = [a for a in report.attempts if a.recipe == wanted]
     by_divergence = sorted(report.attempts, key=_divergence)
-    return next(iter([*accepted, *by_divergence]), None)
+    return next(iter([*named, *by_divergence]), None)
 
 
 def _divergence(attempt: Attempt) -> float:
@@ -172,9 +174,9 @@ def in_words(figure: Interval, measure: Measure, unit: str, margin: float | None
     """Return a figure with its bounds and unit; a difference of rates in percentage points."""
     if measure is not Measure.PROPORTION:
         return f"{describe(figure, margin)} {unit}".strip()
-    value, bounds = f"{100 * figure.value:+.1f}", ""
+    value, bounds = points(figure.value, margin), ""
     if figure.low is not None and figure.high is not None:
-        bounds = f" [{100 * figure.low:+.1f}, {100 * figure.high:+.1f}]"
+        bounds = f" [{points(figure.low, margin)}, {points(figure.high, margin)}]"
     return f"{value}{bounds} points"
 
 
@@ -188,7 +190,7 @@ def shown(value: float, measure: Measure, unit: str) -> str:
     if measure is Measure.PROPORTION:
         return f"{value:.1%}"
     if measure is Measure.PERPLEXITY:
-        return number(math.exp(value))
+        return number(ratio_of(value))
     return size(int(value)) if unit == "bytes" else amount(value, unit)
 
 

@@ -63,7 +63,7 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
 
 
 def print_compress(report: CompressReport, console: Console) -> None:
-    """Print all attempts, those not tried and why, what to know of the last, and the outcome."""
+    """Print all attempts, those not tried and why, what to know of the shown one, the outcome."""
     table = Table("recipe", box=None, header_style="dim", pad_edge=False)
     for heading in ("size", "mean KL, nats", "perplexity ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -81,9 +81,9 @@ def print_compress(report: CompressReport, console: Console) -> None:
             console.print(f"{escape(attempt.recipe)}: {escape(fallback)}", style="dim")
     for untried in report.untried:
         console.print(f"{escape(untried.recipe)} not tried: {escape(untried.reason)}", style="dim")
-    if report.attempts:
-        _print_notes(report.attempts[-1].evaluation.notes, console)
     shown = shown_attempt(report)
+    if shown is not None:
+        _print_notes(shown.evaluation.notes, console)
     reasons = deciding(report.reasons, None if shown is None else shown.evaluation)
     print_verdict(report.outcome, reasons, console)
 
