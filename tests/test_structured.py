@@ -72,3 +72,13 @@ def test_the_suite_is_usable_and_has_no_two_alike():
     assert len(items) == 52
     assert not [item.name for item in items if schema_fault(item.schema)]
     assert len({item.name for item in items}) == len({item.question for item in items}) == 52
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" * 400, "-" + "9" * 400 + ".5"])
+def test_a_number_beyond_a_float_is_a_fault_or_none_and_no_crash(number):
+    assert json_fault(number, {"type": "number", "multipleOf": 0.1}) != ""
+
+
+def test_patterns_where_no_schema_is_are_not_read():
+    assert schema_fault({"x-notes": {"patternProperties": 3}}) == ""
+    assert schema_fault({"x-notes": {"patternProperties": ["(?<x", 1]}}) == ""

@@ -111,3 +111,18 @@ def test_a_template_that_teaches_tags_is_known_by_them():
 
 def test_equal_calls_have_equal_texts():
     assert Call("f", {"a": 1, "b": 2}).text == Call("f", {"b": 2, "a": 1}).text
+
+
+@pytest.mark.parametrize(
+    "value", ["{'a', 'b'}", "b'x'", "1 + 2j", "...", "{1: 'a', 'b': 2}", "[{(1, 2): 3}]"]
+)
+def test_a_python_value_that_json_has_not_is_no_argument(value):
+    """Each would have no text as JSON, by which calls are told to be the same."""
+    found = read_calls(f"set_lamp(room={value})", OFFERED)
+    assert "no value that JSON has" in found.fault and not found.calls
+
+
+def test_python_values_that_json_has_are_arguments():
+    (call,) = read_calls("set_lamp(room=['a', (1, 2.5)], on=True, by={'x': None})", OFFERED).calls
+    assert call.arguments == {"room": ["a", (1, 2.5)], "on": True, "by": {"x": None}}
+    assert call.text == Call(call.name, call.arguments).text

@@ -170,6 +170,18 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in _WORDS:
         return _WORDS[node.id]
     try:
-        return ast.literal_eval(node)
+        found = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError) as error:
         raise _UnreadableError(f"{ast.unparse(node)[:60]!r} is no value") from error
+    if not _is_json(found):
+        raise _UnreadableError(f"{ast.unparse(node)[:60]!r} is no value that JSON has")
+    return found
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether JSON has such a value: no set, bytes or complex number, names as text."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(one) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int | float)

@@ -157,14 +157,19 @@ def judge_tool(item: ToolItem, answer: Answer) -> Judged:
     judged = judge_calls(item, parsed)
     again = repeated_call(call.text for call in parsed.calls)
     loop = str(again) if again is not None else _loop(answer)
-    return Judged(answer, judged.outcome, judged.why, parsed, loop)
+    return Judged(answer, judged.outcome, _written(judged.why), parsed, loop)
 
 
 def judge_json(item: SchemaItem, answer: Answer) -> Judged:
     """Judge an answer that was to be JSON."""
     fault = json_fault(answer.text, item.schema)
     outcome = CallOutcome.UNPARSED if fault else CallOutcome.RIGHT
-    return Judged(answer, outcome, fault, Parsed(), _loop(answer))
+    return Judged(answer, outcome, _written(fault), Parsed(), _loop(answer))
+
+
+def _written(said: str) -> str:
+    """Return a text that UTF-8 has: JSON's escapes can make halves of characters."""
+    return said.encode("utf-8", "backslashreplace").decode()
 
 
 def _loop(answer: Answer) -> str:

@@ -78,6 +78,8 @@ def json_fault(text: str, schema: Mapping[str, Any]) -> str:
         found = best_match(_validator(schema).iter_errors(value))
     except RecursionError:
         return "the schema and the JSON are nested without end"
+    except OverflowError:
+        return "a number of the JSON is too large to be judged"
     return "" if found is None else f"{found.json_path}: {found.message}"[:300]
 
 
@@ -93,7 +95,7 @@ def schema_fault(schema: Any) -> str:
         if not _resolves(schema, reference):
             return f"it refers to {str(reference)[:80]!r}"
     for patterns in _values(schema, "patternProperties"):  # which older drafts do not check
-        for pattern in patterns:
+        for pattern in patterns if isinstance(patterns, dict) else ():
             try:
                 re.compile(pattern)
             except re.error as error:
