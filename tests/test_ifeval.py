@@ -69,7 +69,7 @@ CASES = [
         "detectable_format:json_format",
         {},
         ['{"a": 1}', '```json\n{"a": [1]}\n```', "[1, 2]"],
-        ['Here: {"a": 1}', "{'a': 1}", "3", "[" * 100_000],
+        ['Here: {"a": 1}', "{'a': 1}", "3", "[" * 100_000, '{"a": NaN}', "[-Infinity]"],
     ),
     (
         "detectable_format:multiple_sections",

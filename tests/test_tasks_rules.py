@@ -56,6 +56,11 @@ def test_contains_wants_whole_words():
         "contains", item("4"), "44"
     )
     assert is_right("contains", item("C++ (new)"), "in C++ (new)")
+    for other in ("5.5", "0.5", "1,5", "5,000", "15"):
+        assert not is_right("contains", item("5"), f"It is {other} metres")
+    for same in ("5.", "5, or so", "a 5", "(5)"):
+        assert is_right("contains", item("5"), f"It is {same}")
+    assert is_right("contains", item("Graz"), "1.Graz, then")
 
 
 def test_normalized_keeps_what_a_reader_would():

@@ -180,3 +180,33 @@ def test_what_is_right_does_not_decide_what_is_kept(tmp_path):
     assert chat.fingerprint != one.fingerprint
     longer = read(tmp_path, [LINE | {"choices": ["trees", "rocks"]}])
     assert key_of(longer.items[0]) != key_of(one.items[0])
+
+
+SPOKEN = {"kind": "generation", "rule": "contains"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer", "message"),
+    [
+        ("contains", "...", "nothing but marks"),
+        ("exact", ["yes", "!"], "nothing but marks"),
+        ("number", "a dozen", "has no number"),
+        ("number", ["many", "few"], "has no number"),
+    ],
+)
+def test_an_item_that_every_answer_or_none_would_be_right_for_is_refused(
+    tmp_path, rule, answer, message
+):
+    line = {"id": "a", "prompt": "How many?", "answer": answer}
+    said = refused(tmp_path, [line], **SPOKEN | {"rule": rule})
+    assert message in said and "item 'a'" in said
+
+
+def test_one_answer_with_a_number_is_enough(tmp_path):
+    line = {"prompt": "How many?", "answer": ["a dozen", "12"]}
+    assert len(read(tmp_path, [line], **SPOKEN | {"rule": "number"}).items) == 1
+
+
+def test_there_are_no_more_letters_than_choices_may_be(tmp_path):
+    line = LINE | {"choices": [str(i) for i in range(27)], "answer": 26, "letters": True}
+    assert "there are 26 letters" in refused(tmp_path, [line])

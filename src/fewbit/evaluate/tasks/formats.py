@@ -61,6 +61,10 @@ def _plain_choice(line: Line, _: LeftOut) -> ChoiceItem:
     answer = line.choice("answer", options)
     prompt = line.text("prompt")
     if line.flag("letters"):
+        if len(options) > len(string.ascii_uppercase):
+            raise BadFileError(
+                f"{line.where} has {len(options)} choices, and there are 26 letters; give fewer."
+            )
         listed = zip(string.ascii_uppercase, options, strict=False)
         prompt = "\n".join([prompt, *(f"{letter}. {o}" for letter, o in listed), "Answer:"])
         options = tuple(string.ascii_uppercase[: len(options)])

@@ -140,10 +140,14 @@ def is_json(text: str) -> bool:
     """Return whether the whole text, but for a code fence, is a JSON object or list."""
     fenced = _FENCE.match(text.strip())
     try:
-        value = json.loads(fenced[1] if fenced else text)
+        value = json.loads(fenced[1] if fenced else text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict | list)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
 
 
 def is_quoted(text: str) -> bool:

@@ -46,7 +46,14 @@ def is_right(rule: str, item: GenerationItem, text: str) -> bool:
     found = normalized(text)
     if rule == "exact":
         return found in answers
-    return any(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", found) for answer in answers)
+    return any(_stands_in(found, answer) for answer in answers)
+
+
+def _stands_in(text: str, answer: str) -> bool:
+    """Return whether an answer stands in a text as whole words; 5 does not in 5.5."""
+    before = r"(?<!\d[.,])" if answer[:1].isdigit() else ""
+    behind = r"(?![.,]\d)" if answer[-1:].isdigit() else ""
+    return re.search(rf"(?<!\w){before}{re.escape(answer)}(?!\w){behind}", text) is not None
 
 
 def is_followed(rule: str, item: InstructionItem, text: str) -> bool:

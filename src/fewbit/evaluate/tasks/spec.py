@@ -16,7 +16,8 @@ from msgspec import structs
 
 from fewbit.errors import BadFileError, MissingError
 from fewbit.evaluate.tasks.formats import FORMATS
-from fewbit.evaluate.tasks.items import ChoiceItem, Item, Line
+from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem, Item, Line
+from fewbit.evaluate.tasks.rules import last_number, normalized
 from fewbit.records.kept import fingerprint
 from fewbit.toml_file import read_toml, require_known_keys
 
@@ -119,6 +120,8 @@ def read_task(path: Path) -> Task:
     if not items:
         raise BadFileError(f"{where} leaves out every instruction of {spec.file}; leave out fewer.")
     _require_names(items, path.parent / spec.file)
+    for item in items:
+        _require_answerable(where, spec.rule, item)
     return Task(spec, spread(items, spec.limit), source.sha256, _notes(spec, parsed, items))
 
 
@@ -201,6 +204,23 @@ def _require_names(items: Sequence[Item], path: Path) -> None:
     twice = [name for name, count in Counter(item.name for item in items).items() if count > 1]
     if twice:
         raise BadFileError(f"{path} has two items with the id '{twice[0]}'; rename one.")
+
+
+def _require_answerable(where: str, rule: str, item: Item) -> None:
+    """Refuse an item that every answer, or none, would be right for."""
+    if not isinstance(item, GenerationItem):
+        return
+    empty = [answer for answer in item.answers if not normalized(answer)]
+    if empty and rule != "number":
+        raise BadFileError(
+            f"{where}: the answer {empty[0]!r} of the item '{item.name}' is nothing but marks, "
+            "which are not compared; give one with a word or a number."
+        )
+    if rule == "number" and all(last_number(answer) is None for answer in item.answers):
+        raise BadFileError(
+            f"{where}: the answer {item.answers[0]!r} of the item '{item.name}' has no number; "
+            "give one, or another rule."
+        )
 
 
 def _require_named(where: str, spec: TaskSpec, lines: Sequence[Line]) -> None:
