@@ -12,6 +12,7 @@ from fewbit.evaluate.comparison import compare
 from fewbit.records.base import from_json, to_json
 from fewbit.records.comparison import Comparison
 from fewbit.records.measurement import Finding
+from fewbit.records.tasks import TaskFigures
 from fewbit.report.comparison import comparison_page, print_comparison, rows_of
 
 NAMES = ("a.json", "b.json")
@@ -166,3 +167,42 @@ def test_wrong_use_is_one_sentence(files, capsys, arguments, said):
 def test_a_schema_is_printed(capsys):
     assert run(["report", "--schema", "evaluation"]) == 0
     assert '"$defs"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"sha256": "ee" * 32}, "The files of items differ."),
+        ({"asked_as": "chat"}, "The prompts differ."),
+        ({"rule": "exact"}, "The rules differ."),
+    ],
+)
+def test_items_of_the_same_names_that_ask_something_else_are_not_paired(change, why):
+    """Items without an id are named by their lines: those of any two files have names in common."""
+    found = sample.evaluation()
+    told = TaskFigures(
+        task="arithmetic",
+        kind="generation",
+        rule="number",
+        asked_as="text",
+        items=80,
+        clusters=80,
+        chance=None,
+        source_right=0.5,
+        candidate_right=0.5,
+        harmful=0,
+        helpful=0,
+        sha256="aa" * 32,
+    )
+
+    def with_figures(figures):
+        axis = found.axes[1]
+        axis = replace(axis, details=replace(axis.details, tasks=(figures,)))
+        return replace(found, axes=(found.axes[0], axis, *found.axes[2:]))
+
+    same = by_slice(compare(with_figures(told), with_figures(told), NAMES))
+    assert same["tasks/arithmetic"].compared.items == 80
+    rows = by_slice(compare(with_figures(told), with_figures(replace(told, **change)), NAMES))
+    assert rows["tasks/arithmetic"].trend == why
+    assert rows["tasks/arithmetic"].difference == ""
+    assert rows["language/kl"].compared.items == 40

@@ -14,6 +14,7 @@ from fewbit.records.comparison import (
 from fewbit.records.evaluation import Evaluation
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Finding, Item, Measure, Slice
+from fewbit.records.tasks import TasksDetails
 
 LEVEL = 0.95
 _DIFFERENT = "The items of the two have no names in common."
@@ -31,12 +32,11 @@ def compare(first: Evaluation, second: Evaluation, names: tuple[str, str]) -> Co
         second: what is compared.
         names: what the two are called, usually their files' paths.
     """
-    texts_differ = _text(first) != _text(second)
     return Comparison(
         first=_side(first, names[0]),
         second=_side(second, names[1]),
         differences=tuple(_differences(first, second)),
-        slices=tuple(_compared_slices(first, second, texts_differ=texts_differ)),
+        slices=tuple(_compared_slices(first, second)),
         findings=tuple(_compared_findings(_findings(first), _findings(second))),
         level=LEVEL,
     )
@@ -90,17 +90,36 @@ def _text(evaluation: Evaluation) -> str:
     return "" if details is None else f"{details.text.name} ({details.text.sha256[:12]})"
 
 
-def _compared_slices(
-    first: Evaluation, second: Evaluation, *, texts_differ: bool
-) -> Iterator[ComparedSlice]:
+def _tasks(evaluation: Evaluation) -> dict[str, tuple[str, str, str]]:
+    """Return of each task's slice the hash of its items' file, how it was asked, and its rule."""
+    details = (axis.details for axis in evaluation.axes)
+    found = (task for d in details if isinstance(d, TasksDetails) for task in d.tasks)
+    return {f"tasks/{task.task}": (task.sha256, task.asked_as, task.rule) for task in found}
+
+
+def _unlike(first: Evaluation, second: Evaluation) -> dict[str, str]:
+    """Return of each slice that asked something else in both, in which way."""
+    texts_differ = _text(first) != _text(second)
+    found = dict.fromkeys(_slices(first), "The texts differ.") if texts_differ else {}
+    found = {name: why for name, why in found.items() if name.startswith("language/")}
+    ours, theirs = _tasks(first), _tasks(second)
+    named = ("The files of items differ.", "The prompts differ.", "The rules differ.")
+    for name in ours.keys() & theirs.keys():
+        pairs = zip(ours[name], theirs[name], named, strict=True)
+        why = next((said for one, other, said in pairs if one != other), "")
+        if why:
+            found[name] = why
+    return found
+
+
+def _compared_slices(first: Evaluation, second: Evaluation) -> Iterator[ComparedSlice]:
     ours, theirs = _slices(first), _slices(second)
-    draws = Draws()
+    draws, unlike = Draws(), _unlike(first, second)
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
         shown = one or other
         assert shown is not None
-        unlike = texts_differ and shown.axis == "language"
-        items, why_not = _paired(one, other, unlike=unlike)
+        items, why_not = _paired(one, other, unlike.get(name, ""))
         yield ComparedSlice(
             slice=name,
             title=shown.title,
@@ -118,14 +137,14 @@ def _slices(evaluation: Evaluation) -> dict[str, Slice]:
     return {found.name: found for axis in evaluation.axes for found in axis.slices}
 
 
-def _paired(one: Slice | None, other: Slice | None, *, unlike: bool) -> tuple[list[Item], str]:
+def _paired(one: Slice | None, other: Slice | None, unlike: str) -> tuple[list[Item], str]:
     """Return items of the first candidate against the second, or why there are none."""
     if one is None or other is None:
         return [], f"Only the {'second' if one is None else 'first'} measured it."
     if one.measure is not other.measure:
         return [], "It is measured in two ways."
     if unlike:
-        return [], "The texts differ."
+        return [], unlike
     before = {item.name: item for item in one.items}
     shared = [item for item in other.items if _same(before.get(item.name), item)]
     found = [
