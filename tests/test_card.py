@@ -5,6 +5,8 @@ import sample_evaluation as sample
 from msgspec.structs import replace
 from test_job import command, model, text  # noqa: F401 - fixtures
 
+from fewbit.checkpoint.checkpoint import content_digest
+from fewbit.checkpoint.open import open_checkpoint
 from fewbit.cli.app import run
 from fewbit.records.base import to_json
 from fewbit.records.manifest import read_manifest
@@ -18,9 +20,13 @@ def artefact(tmp_path_factory, model, text):  # noqa: F811
     return out
 
 
-def evaluation(tmp_path, size):
+def evaluation(tmp_path, digest, size):
     found = sample.evaluation(0.05)
-    found = replace(found, candidate=replace(found.candidate, bytes=size))
+    found = replace(
+        found,
+        candidate=replace(found.candidate, bytes=size),
+        identity=replace(found.identity, candidate_sha256=digest),
+    )
     path = tmp_path / "eval.json"
     path.write_bytes(to_json(found))
     return path
@@ -40,12 +46,16 @@ def test_a_card_says_what_it_was_made_from_and_how(artefact, capsys):
 
 def test_measured_quality_is_told_and_only_that_of_this_model(artefact, tmp_path, capsys):
     size = read_manifest(artefact).tensor_bytes
-    assert run(["card", str(artefact), "--evaluation", str(evaluation(tmp_path, size))]) == 0
+    with open_checkpoint(artefact) as checkpoint:
+        own = content_digest(checkpoint)
+    given = ["card", str(artefact), "--evaluation"]
+    assert run([*given, str(evaluation(tmp_path, own, size))]) == 0
     said = (artefact / "README.md").read_text()
     assert "language/kl: 0.05" in said
     assert "verdict: " in said
-    assert run(["card", str(artefact), "--evaluation", str(evaluation(tmp_path, size + 1))]) == 2
-    assert "give the evaluation of this one" in capsys.readouterr().err
+    for other in ("0" * 64, ""):  # of another model with as many bytes, or of one behind a URL
+        assert run([*given, str(evaluation(tmp_path, other, size))]) == 2
+        assert "give the evaluation of this one" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_is_refused(artefact, tmp_path, capsys):

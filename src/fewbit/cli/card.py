@@ -40,10 +40,10 @@ def card(
                 "wrote."
             ) from error
         measured = from_json(Evaluation, content, name=str(evaluation))
-        if measured.candidate.bytes != manifest.tensor_bytes:
+        if measured.identity.candidate_sha256 != _digest(artefact):
             raise IdentityError(
-                f"{evaluation} measured a model of {measured.candidate.bytes} bytes, and "
-                f"{artefact} has {manifest.tensor_bytes}; give the evaluation of this one."
+                f"{evaluation} measured {measured.candidate.name}, whose tensors are not those of "
+                f"{artefact}; give the evaluation of this one."
             )
     named = base_model or manifest.source.path
     is_file = artefact.suffix.lower() == ".gguf"
@@ -51,3 +51,12 @@ def card(
     write_bytes(out, model_card(manifest, artefact, named, measured).encode())
     print(out)
     return 0
+
+
+def _digest(artefact: Path) -> str:
+    """Return the hash of an artefact's tensors, as an evaluation has its candidate's."""
+    from fewbit.checkpoint.checkpoint import content_digest
+    from fewbit.checkpoint.open import open_checkpoint
+
+    with open_checkpoint(artefact) as checkpoint:
+        return content_digest(checkpoint)
