@@ -70,6 +70,10 @@ class _Mute:
                 )
             )
 
+    def unscored(self, context: Prompt) -> str:
+        """Return nothing: all are scored."""
+        return ""
+
     def likelihoods(self, context: Prompt, continuations: Sequence[str]) -> list[Likelihood]:
         return [Likelihood(logprob=-1.0, tokens=1, greedy=False) for _ in continuations]
 

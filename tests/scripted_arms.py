@@ -49,6 +49,9 @@ class Scripted:
             finish = FinishReason.LENGTH if len(words) >= ask.max_tokens else self.finish
             keep(answer(ask.name, " ".join(words[: ask.max_tokens]), finish))
 
+    def unscored(self, context) -> str:
+        return ""
+
     def likelihoods(self, context, continuations: Sequence[str]) -> list[Likelihood]:
         self.scored.append((context, tuple(continuations)))
         return [

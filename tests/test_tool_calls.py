@@ -4,16 +4,17 @@ from itertools import count
 
 import pytest
 from brought import as_said
-from scripted_arms import Scripted, no_progress, scripted_arms
+from scripted_arms import Scripted, answer, no_progress, scripted_arms
 from tiny_subjects import CONFIG, write_subject
 
-from fewbit.errors import MissingError, UsageError
+from fewbit.errors import BadFileError, MissingError, UsageError
 from fewbit.evaluate.arms import Arms, Role, local_party
 from fewbit.evaluate.gating.file import find_gate
 from fewbit.evaluate.gating.gate import judge
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tools.asked import Presentation, presentation_of, tool_ask
 from fewbit.evaluate.tools.axis import ToolsAxis, tools_axis
+from fewbit.evaluate.tools.judged import judge_json
 from fewbit.evaluate.tools.structured import SchemaItem
 from fewbit.evaluate.tools.suite import builtin_items
 from fewbit.model.runner import RunSettings
@@ -172,6 +173,25 @@ def test_a_source_near_chance_is_said_in_the_notes():
     assert any("The source itself makes 0 of 96" in note for note in result.notes)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "set_lamp", "arguments": {"\\ud83d": 1}}</tool_call>',
+    ],
+)
+def test_half_a_character_from_an_escape_can_be_written_down(said):
+    """JSON's escapes can make text that UTF-8 has not; a report must not end there."""
+    result = measured(right, lambda ask: said if ask.name in BY_ASK else right(ask))
+    assert from_json(AxisResult, to_json(result), name="result") == result
+
+
+def test_half_a_character_in_a_property_s_name_can_be_written_down():
+    item = SchemaItem("a", "a", {"additionalProperties": {"type": "integer"}}, "")
+    judged = judge_json(item, answer("a", '{"\\udc00": "x"}'))
+    assert judged.wrong and judged.says.encode()
+
+
 def test_the_result_can_be_written_and_read():
     result = measured(right, lambda _: "{", right)
     assert from_json(AxisResult, to_json(result), name="it") == result
@@ -240,6 +260,15 @@ def test_a_folder_of_files_takes_the_place_of_the_suite(tmp_path):
     (tmp_path / "schemas" / "mine.jsonl").write_text('{"id": "a", "schema": {"type": "integer"}}')
     found = tools_axis(tmp_path)
     assert (found.items, [item.name for item in found.schemas]) == ((), ["a"])
+
+
+def test_two_questions_of_one_id_are_refused_since_one_would_be_lost(tmp_path):
+    (tmp_path / "schemas").mkdir()
+    for name in ("one", "two"):
+        line = '{"id": "a", "schema": {"type": "integer"}}'
+        (tmp_path / "schemas" / f"{name}.jsonl").write_text(line)
+    with pytest.raises(BadFileError, match="two questions with the id 'a'"):
+        tools_axis(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_no_reason_to_run_the_built_in_suite(tmp_path):

@@ -84,7 +84,12 @@ class Answerer(Protocol):
         Raises:
             RequestError: nothing stands before a continuation, one adds no token, or it does not
                 fit the context.
+            UnsupportedError: what answers does not tell that.
         """
+        ...
+
+    def unscored(self, context: Prompt) -> str:
+        """Return why continuations of such a context are not scored; empty where they are."""
         ...
 
 
@@ -170,6 +175,10 @@ class EngineAnswerer:
             encode = self._loaded.tokenizer.encode
             whole = [(*given, *encode(text, add_special=False)) for text in continuations]
         return likelihoods(scoring, given, whole)
+
+    def unscored(self, context: Prompt) -> str:
+        """Return nothing: all are scored."""
+        return ""
 
     def _begun(self, ids: Sequence[int]) -> tuple[int, ...]:
         return (*self._loaded.tokenizer.behaviour.prefix, *ids)

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from fewbit.errors import RequestError, UnsupportedError
+from fewbit.errors import UnsupportedError
 from fewbit.evaluate.answers import Ask, Prompt
 from fewbit.evaluate.arms import Arm, Role, Room
-from fewbit.evaluate.endpoint.client import Address, Client
+from fewbit.evaluate.endpoint.client import Address, Client, RefusedError
 from fewbit.evaluate.endpoint.facts import endpoint_facts
 from fewbit.evaluate.endpoint.stream import heard
 from fewbit.evaluate.likelihoods import beginning
@@ -81,18 +81,36 @@ class EndpointAnswerer:
             RequestError: the server refuses.
         """
         if not isinstance(context, str):
-            raise UnsupportedError(
-                f"{self.endpoint.url} scores no answers to conversations, since the OpenAI API has "
-                "no such request; leave out the tasks that want them."
-            )
+            raise UnsupportedError(self._no_conversations)
         alone = self._echo(context)
         wholes = [self._echo(context + text) for text in continuations]
         start = beginning(alone.tokens, [whole.tokens for whole in wholes])
         return [whole.behind(start) for whole in wholes]
 
+    def unscored(self, context: Prompt) -> str:
+        """Return why such a context's continuations are not scored, by trying; see `Answerer`.
+
+        Raises:
+            RequestError: the server cannot be reached.
+        """
+        if not isinstance(context, str):
+            return self._no_conversations
+        try:
+            self._echo(context)
+        except UnsupportedError as error:
+            return str(error)
+        return ""
+
+    @property
+    def _no_conversations(self) -> str:
+        return (
+            f"{self.endpoint.url} scores no answers to conversations: the OpenAI API has no such "
+            "request."
+        )
+
     def _one(self, ask: Ask, body: Mapping[str, Any]) -> Answer:
-        with self.client.events(TEXT if isinstance(ask.prompt, str) else CHAT, body) as events:
-            return heard(ask.name, events)
+        with self.client.events(TEXT if isinstance(ask.prompt, str) else CHAT, body) as told:
+            return heard(ask.name, told.events, told.asked)
 
     def _body(self, ask: Ask) -> dict[str, Any]:
         body = {
@@ -147,10 +165,10 @@ class EndpointAnswerer:
         }
         try:
             return _echoed(self.client.post(TEXT, body))
-        except (RequestError, KeyError, TypeError, IndexError, ValueError) as error:
+        except (RefusedError, KeyError, TypeError, IndexError, ValueError) as error:
             raise UnsupportedError(
-                f"{self.endpoint.url} does not give log-probabilities of a given text ({error}); "
-                "multiple choice cannot be asked of it, so leave those tasks out."
+                f"{self.endpoint.url} does not give log-probabilities of a given text "
+                f"({str(error).rstrip('.')}), so multiple choice cannot be asked of it."
             ) from error
 
 

@@ -19,6 +19,7 @@ SILENCE_SECONDS = 300.0
 
 _CONNECTIONS_TRIED = 4
 _BUSY = frozenset({429, 503})
+_REFUSING = frozenset({400, 422})
 _BUSY_TRIES = 8
 _LONGEST_WAIT = 30.0
 
@@ -38,19 +39,38 @@ class Address:
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                f"{self.shown!a} is no address of a server; write it as http://host:8080."
-            )
+        try:
+            parts = urlsplit(self.url)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number or too large, a bracket that is not closed
+            fits = False
+        if not fits:
+            where = self.url.rpartition("@")[2].partition("?")[0]
+            raise UsageError(f"{where!a} is no address of a server; write it as http://host:8080.")
 
     @property
     def shown(self) -> str:
         """The URL without what may be secret in it, and without `/v1`."""
         parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        named = f"[{host}]" if ":" in host else host  # the brackets of an IPv6 address
         port = f":{parts.port}" if parts.port else ""
         path = parts.path.rstrip("/").removesuffix("/v1")
-        return f"{parts.scheme}://{parts.hostname or ''}{port}{path}"
+        return f"{parts.scheme}://{named}{port}{path}"
+
+
+class RefusedError(RequestError):
+    """A server understood what it was asked, and does not do it."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What a server sends event by event."""
+
+    asked: float
+    """When the request was sent that it answers, by `time.perf_counter`."""
+    events: Iterator[Any]
+    """As JSON, up to its `[DONE]`."""
 
 
 class Client:
@@ -91,24 +111,32 @@ class Client:
         return self._asked("POST", path, body)
 
     @contextmanager
-    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[Any]]:
-        """Yield what the server sends event by event, as JSON, up to its `[DONE]`.
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Streamed]:
+        """Yield what the server sends event by event, and since when it was asked.
 
         Raises:
             RequestError: as `get`.
         """
-        with self._naming(path), self._streamed(path, body) as source:
+        with self._naming(path), self._streamed(path, body) as (asked, source):
             self._require(source.response, path)
-            yield (event.json() for event in source if event.data.strip() != "[DONE]")
+            told = (event.json() for event in source if event.data.strip() != "[DONE]")
+            yield Streamed(asked, told)
 
     @contextmanager
-    def _streamed(self, path: str, body: Mapping[str, Any]) -> Iterator[httpx2.EventSource]:
-        """Open a stream; a server that is busy is asked again, the last time whatever it says."""
+    def _streamed(
+        self, path: str, body: Mapping[str, Any]
+    ) -> Iterator[tuple[float, httpx2.EventSource]]:
+        """Open a stream; a server that is busy is asked again, the last time whatever it says.
+
+        The time is taken before anything is sent: llama-server answers with its first line only
+        when it has the first token.
+        """
         for waited in range(_BUSY_TRIES):
+            asked = time.perf_counter()
             with self._client.sse(path, method="POST", json=dict(body)) as source:
                 busy = source.response.status_code in _BUSY
                 if not busy or waited == _BUSY_TRIES - 1:
-                    yield source
+                    yield asked, source
                     return
             time.sleep(_pause(source.response, waited))
 
@@ -128,7 +156,7 @@ class Client:
         if response.is_success:
             return
         response.read()
-        raise RequestError(
+        raise (RefusedError if response.status_code in _REFUSING else RequestError)(
             f"{self.address.shown}{path} answers {response.status_code}: {_reason(response)}."
         )
 

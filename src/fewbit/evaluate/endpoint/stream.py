@@ -42,7 +42,11 @@ class _Heard:
 
 
 def heard(
-    name: str, events: Iterable[Any], *, clock: Callable[[], float] = time.perf_counter
+    name: str,
+    events: Iterable[Any],
+    asked: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Answer:
     """Return the answer that events make.
 
@@ -53,12 +57,12 @@ def heard(
     Args:
         name: of the answer.
         events: of a stream of chat completions or of completions.
-        clock: seconds; its first reading is the request's arrival.
+        asked: when the request was sent, by the clock.
+        clock: seconds.
 
     Raises:
         RequestError: an event is an error or no such event, or none ended the answer.
     """
-    began = clock()
     found = _Heard()
     for event in events:
         now = clock()
@@ -71,7 +75,7 @@ def heard(
             ) from error
     if found.finish is None:
         raise RequestError(f"the server ended its answer to '{name}' without a reason to end it.")
-    return _answer(name, found, began, clock())
+    return _answer(name, found, asked, clock())
 
 
 def _hear(found: _Heard, event: Any, now: float) -> None:
@@ -129,22 +133,27 @@ def _token(told: Mapping[str, Any]) -> str:
     return raw.decode("latin-1")
 
 
-def _answer(name: str, found: _Heard, began: float, ended: float) -> Answer:
+def _answer(name: str, found: _Heard, asked: float, ended: float) -> Answer:
     assert found.finish is not None
     details = found.usage.get("prompt_tokens_details") or {}
     counted = found.usage.get("completion_tokens")
     return Answer(
         name=name,
-        text="".join(found.text) + "".join(map(_tagged, found.calls.values())),
+        text=_whole("".join(found.text) + "".join(map(_tagged, found.calls.values()))),
         tokens=len(found.scores) or len(found.times) if counted is None else int(counted),
         finish=found.finish,
         prompt_tokens=int(found.usage.get("prompt_tokens") or 0),
         cached_tokens=int(details.get("cached_tokens") or 0),
-        first_token=found.times[0] - began if found.times else None,
+        first_token=found.times[0] - asked if found.times else None,
         gaps=tuple(later - earlier for earlier, later in pairwise(found.times)),
-        seconds=ended - began,
+        seconds=ended - asked,
         logprobs=tuple(found.scores),
     )
+
+
+def _whole(text: str) -> str:
+    """Return a text whose surrogates, as JSON may have them, are joined to characters or U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _tagged(call: list[str]) -> str:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from fewbit.errors import UnsupportedError
+from fewbit.evaluate.answers import Answerer
 from fewbit.evaluate.arms import Arms, LocalParty, Role, Room
-from fewbit.evaluate.tasks.asking import ask_task, is_complete, named, outcomes
+from fewbit.evaluate.seen import refuse_seen_prompts
+from fewbit.evaluate.tasks.asking import ask_task, is_complete, named, outcomes, prompt_of
 from fewbit.evaluate.tasks.items import ChoiceItem, Item
 from fewbit.evaluate.tasks.spec import Task
 from fewbit.progress import Progress
@@ -43,6 +46,8 @@ class Asked:
 def ask_arms(tasks: Sequence[Task], arms: Arms, progress: Progress, *, floor: bool = True) -> Asked:
     """Ask every arm every item; what was kept of an arm that is complete, it is not opened for.
 
+    Multiple choice is left out, with a note, where an arm runs elsewhere and tells no likelihoods.
+
     Args:
         tasks: with their items.
         arms: the arms there are.
@@ -50,26 +55,58 @@ def ask_arms(tasks: Sequence[Task], arms: Arms, progress: Progress, *, floor: bo
         floor: whether the perturbed source is asked too.
 
     Raises:
+        UsageError: the candidate was calibrated on an item.
+        UnsupportedError: nothing is left.
         RequestError, MissingError, NumericalError: as `ask_task`; the message names the arm.
     """
+    prompts = {f"{t.spec.name}/{item.name}": item.prompt for t in tasks for item in t.items}
+    unknown = refuse_seen_prompts("the items of tasks", prompts, arms)
+    roles = [role for role in arms.roles if floor or role is not Role.FLOOR]
+    tasks, left_out = _answerable(tasks, roles, arms)
     found: dict[Role, list[Mapping[str, TaskOutcome]]] = {}
     facts: list[AnswererFacts] = []
     asked: Sequence[Task] = ()
-    for role in arms.roles:
-        if floor or role is not Role.FLOOR:
-            with named(f"On the arm '{role.value}'"):
-                decide = (
-                    partial(_asked, tasks, arms) if role is Role.SOURCE else partial(_as, asked)
-                )
-                asked, found[role], its_facts = _ask_arm(
-                    decide, room_of(tasks), role, arms, progress
-                )
-            facts.append(its_facts)
+    for role in roles:
+        with named(f"On the arm '{role.value}'"):
+            decide = partial(_asked, tasks, arms) if role is Role.SOURCE else partial(_as, asked)
+            asked, found[role], its_facts = _ask_arm(decide, room_of(tasks), role, arms, progress)
+        facts.append(its_facts)
     paired = tuple(
         Outcomes(task, {role: of_tasks[i] for role, of_tasks in found.items()})
         for i, task in enumerate(asked)
     )
-    return Asked(paired, tuple(facts), _notes(tasks, asked))
+    return Asked(paired, tuple(facts), (*unknown, *left_out, *_notes(tasks, asked)))
+
+
+def _answerable(
+    tasks: Sequence[Task], roles: Sequence[Role], arms: Arms
+) -> tuple[Sequence[Task], tuple[str, ...]]:
+    """Return the tasks that every arm can be asked, and a sentence on those that some cannot.
+
+    Raises:
+        UnsupportedError: there are none; says why.
+    """
+    choices = [task for task in tasks if task.spec.kind == "choice"]
+    left_out: dict[str, str] = {}
+    for role in (r for r in roles if not isinstance(arms.parties[r], LocalParty)):
+        unknown = [task for task, kept in _kept(choices, role, arms) if not is_complete(task, kept)]
+        if unknown:
+            with arms.open(role) as arm:
+                left_out |= _unscored(unknown, arm.answerer)
+    if not left_out:
+        return tasks, ()
+    kept_on = [task for task in tasks if task.spec.name not in left_out]
+    why = " ".join(dict.fromkeys(left_out.values()))
+    if not kept_on:
+        raise UnsupportedError(f"{why} Give tasks of another kind, or leave the axis out.")
+    return kept_on, (f"Not asked, and counted nowhere: {', '.join(left_out)}. {why}",)
+
+
+def _unscored(tasks: Sequence[Task], answerer: Answerer) -> dict[str, str]:
+    """Return the tasks whose options an answerer does not score, by name, each with why."""
+    kinds = {task.spec.asked_as for task in tasks}
+    why = {kind: answerer.unscored(prompt_of("One, two,", kind)) for kind in kinds}
+    return {t.spec.name: said for t in tasks if (said := why[t.spec.asked_as])}
 
 
 _Decide = Callable[[AnswererFacts], Sequence[Task]]

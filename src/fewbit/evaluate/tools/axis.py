@@ -7,6 +7,7 @@ calls by an answer key, JSON by its schema, endings by what they repeat.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fewbit.engine.loaded import LoadedModel
-from fewbit.errors import MissingError, RequestError, UsageError
+from fewbit.errors import BadFileError, MissingError, RequestError, UsageError
 from fewbit.evaluate.answers import Ask, answer_missing
 from fewbit.evaluate.arms import Arm, Arms, Room
 from fewbit.evaluate.axis import Brings
+from fewbit.evaluate.seen import refuse_seen_prompts
 from fewbit.evaluate.tools.asked import (
     Presentation,
     json_ask,
@@ -81,8 +83,13 @@ class ToolsAxis:
         return Brings(dict.fromkeys(SLICES, Measure.PROPORTION), FINDINGS)
 
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
-        """Ask every arm and judge what it answers; see `Axis`."""
+        """Ask every arm and judge what it answers; see `Axis`.
+
+        Raises:
+            UsageError: the candidate was calibrated on a question.
+        """
         began = time.perf_counter()
+        unknown = refuse_seen_prompts("questions about functions", self._prompts(), arms)
         asked: Asked | None = None
         found = {}
         for role in arms.roles:
@@ -91,7 +98,12 @@ class ToolsAxis:
                 found[role] = _answered(arms, arm, asked, progress)
         assert asked is not None
         result = measured(asked, found, time.perf_counter() - began)
-        return replace(result, notes=(*self.notes, *result.notes))
+        return replace(result, notes=(*self.notes, *unknown, *result.notes))
+
+    def _prompts(self) -> dict[str, str]:
+        """Return what users say; of schemas what stands beside them, where anything does."""
+        notes = {item.name: item.text for item in self.schemas if item.text}
+        return {item.name: item.question for item in self.items} | notes
 
     def _asked(self, source: Arm) -> Asked:
         """Return what is asked of all arms: what the source can be asked."""
@@ -108,6 +120,7 @@ def tools_axis(suite: Path | None) -> ToolsAxis:
 
     Raises:
         MissingError: there is no such folder.
+        BadFileError: two questions have one id.
         BadFileError, MissingError, UnsupportedError: as `read_bfcl` and `read_schemas`.
     """
     if suite is None:
@@ -120,13 +133,27 @@ def tools_axis(suite: Path | None) -> ToolsAxis:
         note = f"{suite} has neither tools/*.json nor schemas/*.jsonl, so the built-in suite ran."
         return ToolsAxis(notes=(note,))
     read = [read_schemas(path) for path in schemas]
+    items = tuple(item for path in bfcl for item in read_bfcl(path))
+    asked = tuple(item for found, _ in read for item in found)
+    _require_named_once(suite, items)
+    _require_named_once(suite, asked)
     return ToolsAxis(
-        items=tuple(item for path in bfcl for item in read_bfcl(path)),
-        schemas=tuple(item for items, _ in read for item in items),
+        items=items,
+        schemas=asked,
         context=FILES_CONTEXT,
         sequences=FILES_SEQUENCES,
         left_out=tuple(left for _, out in read for left in out),
     )
+
+
+def _require_named_once(suite: Path, items: Sequence[ToolItem | SchemaItem]) -> None:
+    """Refuse ids that two have: answers are kept by them, so that one would be lost."""
+    counts = Counter(item.name for item in items)
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise BadFileError(
+            f"The suite {suite} has two questions with the id '{twice}'; rename one."
+        )
 
 
 def _asked_of(axis: ToolsAxis, presentation: Presentation, form: CallForm) -> Asked:
