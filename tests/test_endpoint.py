@@ -1,20 +1,28 @@
 """A model behind a URL, asked as ours are: answers, likelihoods, and what goes wrong."""
 
 import re
+import time
 import zlib
 from itertools import accumulate
 
 import pytest
 from endpoint_cases import CHAT, HELLO, VLLM, answers, ask, opened, routes
 from fake_server import delta, events, serving
+from tiny_subjects import write_subject
 
 from fewbit.errors import RequestError, UnsupportedError, UsageError
-from fewbit.evaluate.arms import Role, Room
+from fewbit.evaluate.arms import Arms, Role, Room, local_party
 from fewbit.evaluate.endpoint.answerer import endpoint_party
 from fewbit.evaluate.endpoint.client import Address
 from fewbit.evaluate.endpoint.stream import heard
+from fewbit.evaluate.subject import open_subject
+from fewbit.evaluate.tasks.axis import TasksAxis
+from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem
+from fewbit.evaluate.tasks.spec import Task, TaskSpec
 from fewbit.evaluate.tools.forms import read_calls
-from fewbit.records.base import to_json
+from fewbit.model.runner import RunSettings
+from fewbit.records.answers import Answer
+from fewbit.records.base import from_json, to_json
 from fewbit.records.generation import FinishReason
 from fewbit.sampling import SamplingParams
 from fewbit.tokens.grammar import Grammar, GrammarKind
@@ -37,9 +45,30 @@ def test_an_answer_is_what_the_events_say():
 
 
 def test_times_are_those_of_the_events():
-    ticks = iter([0.0, 1.0, 1.5, 4.0, 4.0, 4.0, 9.0])
-    found = heard("a", iter(HELLO), clock=lambda: next(ticks))
+    ticks = iter([1.0, 1.5, 4.0, 4.0, 4.0, 9.0])
+    found = heard("a", iter(HELLO), 0.0, clock=lambda: next(ticks))
     assert (found.first_token, found.gaps, found.seconds) == (1.5, (2.5,), 9.0)
+
+
+def test_the_wait_for_a_server_s_first_line_counts_to_the_first_token():
+    """llama-server sends nothing, not even a status, before it has the first token."""
+
+    def late(_):
+        time.sleep(0.2)
+        return events(*HELLO)
+
+    with serving(routes(chat=late)) as (url, _):
+        (found,) = answers(url, ask())
+    assert 0.2 <= found.first_token <= found.seconds
+
+
+def test_surrogates_are_joined_to_characters_and_half_ones_replaced():
+    """As of a server that sends the halves of a pair in two events, or one alone."""
+    halves = [delta(content=c) for c in ("\ud83d", "\ude00", " \ud83d.")]
+    with serving(routes(chat=lambda _: events(*halves, delta(finish="stop")))) as (url, _):
+        (found,) = answers(url, ask())
+    assert found.text == "\U0001f600 \ufffd."
+    assert from_json(Answer, to_json(found), name="answer") == found
 
 
 def test_a_text_goes_to_completions_and_is_cut_at_its_length():
@@ -126,10 +155,32 @@ def test_a_model_that_the_server_has_not_is_refused_with_those_it_has():
         assert endpoint_party(Address(url, model="small")).facts.bytes == 9
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "localhost:8080", "http://", "http:///v1", ""])
+_NO_ADDRESSES = ["ftp://host", "localhost:8080", "http://", "http:///v1", ""]
+_NO_ADDRESSES += ["http://host:port", "http://host:99999", "http://host:0", "http://[::1"]
+
+
+@pytest.mark.parametrize("url", _NO_ADDRESSES)
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(UsageError, match="no address"):
         Address(url)
+
+
+def test_what_is_no_address_is_shown_without_its_password():
+    with pytest.raises(UsageError) as caught:
+        Address(f"http://ada:{SECRET}@host:port/v1?token={SECRET}")
+    assert "host:port" in str(caught.value) and SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://[::1]:8080/v1", "http://[::1]:8080"),
+        ("https://[fe80::2]", "https://[fe80::2]"),
+        ("http://ada:x@host:80/a/v1/", "http://host:80/a"),
+    ],
+)
+def test_an_address_keeps_what_leads_there(url, shown):
+    assert Address(url).shown == shown
 
 
 def test_secrets_reach_the_server_and_nothing_else():
@@ -218,9 +269,63 @@ def test_a_server_without_an_echo_is_said_to_have_none():
     silent = routes(text=lambda _: {"choices": [{"text": "x", "logprobs": None}]})
     one = {"tokens": ["x"], "token_logprobs": [-1.0], "top_logprobs": [None]}
     deaf = routes(text=lambda _: {"choices": [{"logprobs": one}], "usage": {"prompt_tokens": 4}})
+    spoken = ({"role": "user", "content": "?"},)
     for given in (refuses, silent, deaf):
         with serving(given) as (url, _), opened(url) as arm:
             with pytest.raises(UnsupportedError, match="multiple choice"):
                 arm.answerer.likelihoods("It is", [" Paris"])
             with pytest.raises(UnsupportedError, match="conversations"):
-                arm.answerer.likelihoods(({"role": "user", "content": "?"},), [" Paris"])
+                arm.answerer.likelihoods(spoken, [" Paris"])
+            assert "multiple choice" in arm.answerer.unscored("It is")
+    with serving(routes(text=echoed)) as (url, _), opened(url) as arm:
+        assert arm.answerer.unscored("It is") == ""
+        assert "conversations" in arm.answerer.unscored(spoken)
+
+
+def test_a_server_that_fails_is_not_one_without_an_echo():
+    fails = routes(text=lambda _: (500, {}, "oops"))
+    with serving(fails) as (url, _), opened(url) as arm:
+        with pytest.raises(RequestError, match="500: oops"):
+            arm.answerer.likelihoods("It is", [" a"])
+        with pytest.raises(RequestError, match="500: oops"):
+            arm.answerer.unscored("It is")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return open_subject(write_subject(tmp_path_factory.mktemp("tiny") / "model"))
+
+
+CHOICE = ChoiceItem("c", "c", ("It is",), (" Paris", " a."), 0)
+SPOKEN = GenerationItem("g", "g", "Hello?", ("Hello",))
+
+
+def tasks(*items):
+    """Return a task for each item."""
+    kinds = {ChoiceItem: ("choice", "likelihood"), GenerationItem: ("generation", "contains")}
+    return tuple(
+        Task(TaskSpec(name=item.name, file="x", kind=kind, rule=rule), (item,), "")
+        for item in items
+        for kind, rule in [kinds[type(item)]]
+    )
+
+
+def test_multiple_choice_is_left_out_where_the_server_gives_no_likelihoods(source):
+    """Of llama-server, which refuses `echo`, the other tasks are measured all the same."""
+    refuses = routes(
+        chat=lambda _: events(*HELLO),
+        text=lambda _: (400, {}, '{"error": {"message": "Only no echo"}}'),
+    )
+    local = local_party(source, RunSettings(threads=1))
+    with serving(refuses) as (url, _):
+        arms = Arms({Role.SOURCE: local, Role.CANDIDATE: endpoint_party(Address(url))})
+        found = TasksAxis(tasks(CHOICE, SPOKEN)).run(arms, lambda *_: None)
+        with pytest.raises(UnsupportedError, match="multiple choice"):
+            TasksAxis(tasks(CHOICE)).run(arms, lambda *_: None)
+    assert [one.name for one in found.slices] == ["tasks/g"]
+    assert found.notes[0].startswith("Not asked, and counted nowhere: c. ")
+    assert "Only no echo" in found.notes[0]
+    with serving(routes(chat=lambda _: events(*HELLO), text=echoed)) as (url, _):
+        arms = Arms({Role.SOURCE: local, Role.CANDIDATE: endpoint_party(Address(url))})
+        found = TasksAxis(tasks(CHOICE, SPOKEN)).run(arms, lambda *_: None)
+    assert [one.name for one in found.slices] == ["tasks/c", "tasks/g"] and found.notes == ()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from brought import as_said
-from endpoint_cases import MODELS, VLLM, engine_server, routes
+from endpoint_cases import CHAT, HELLO, MODELS, VLLM, engine_server, routes
 from fake_server import delta, events, serving
 from tiny_subjects import write_subject
 
@@ -73,6 +73,32 @@ def test_without_log_probabilities_there_are_times_and_no_divergence(source):
     assert result.slices == ()
     assert "no divergence was measured" in result.notes[0]
     assert len(result.details.latency[1].values) == 1
+
+
+def test_prompts_are_new_at_each_concurrency_and_cached_ones_told_apart(source):
+    """A warm prefix cache makes a first token look fast (LMBenchmark #35)."""
+    usage = {"prompt_tokens": 20, "prompt_tokens_details": {"cached_tokens": 16}}
+    axis = EndpointAxis(prompts={"chat": ("Hello?", "Why?")}, tokens=4, concurrency=(1, 2))
+
+    def chat(body):
+        warm = body["messages"][0]["content"].endswith("Why?")
+        return events(*HELLO[:-1], {"choices": [], "usage": usage if warm else {}})
+
+    with serving(routes(chat=chat)) as (url, asked):
+        parties = {
+            Role.SOURCE: local_party(source, RunSettings(threads=1)),
+            Role.CANDIDATE: endpoint_party(Address(url)),
+        }
+        found = axis.run(Arms(parties), lambda *_: None).details
+    said = [body["messages"][0]["content"] for path, _, body in asked if path == CHAT]
+    assert len({text[:5] for text in said}) == len(said) == 4
+    counts = {d.title: len(d.values) for d in found.latency if "first" in d.title}
+    assert counts == {
+        "Time to first token, 1 request at once": 1,
+        "Time to first token, prompts cached, 1 request at once": 1,
+        "Time to first token, 2 requests at once": 1,
+        "Time to first token, prompts cached, 2 requests at once": 1,
+    }
 
 
 def test_a_file_on_disk_is_no_endpoint(source):

@@ -4,7 +4,9 @@ Divergence: a server gives the k likeliest tokens at each place of a text that i
 source is run over the same tokens, and both distributions are made coarser alike: the k tokens, and
 all others as one. The divergence of these is never larger than that of the whole distributions
 (data processing inequality; Cover and Thomas 2006, 2.8), so the figure is a lower bound of KL.
-Latency: each time to a first token and each gap, as they reach the asker.
+Latency: each time to a first token and each gap, as they reach the asker. A server keeps prompts
+that it has read, so at each concurrency they begin otherwise, and the first tokens of those that it
+says it found in its cache are told apart.
 """
 
 from __future__ import annotations
@@ -84,12 +86,16 @@ class EndpointAxis:
         )
 
     def _answers(self, arms: Arms, together: int, progress: Progress) -> Mapping[str, Answer]:
-        """Ask all prompts, so many at once; with log-probabilities the first time alone."""
+        """Ask all prompts, so many at once; with log-probabilities the first time alone.
+
+        After the first time they begin with words that no other begins with, since the server may
+        have them in its cache.
+        """
         scored = together == self.concurrency[0]
         asks = [
             Ask(
                 name=f"{together}/{kind}/{i}",
-                prompt=conversation(text),
+                prompt=conversation(text if scored else f"({i}/{kind}/{together}) {text}"),
                 max_tokens=self.tokens,
                 logprobs=self.top if scored else None,
             )
@@ -238,12 +244,25 @@ def _slices(items: tuple[Item, ...], top: int) -> Iterator[Slice]:
 def _latency(answers: Mapping[int, Mapping[str, Answer]]) -> Iterator[Distribution]:
     for together, given in answers.items():
         at_once = f"{together} request{'s' * (together > 1)} at once"
-        firsts = [a.first_token for a in given.values() if a.first_token is not None]
-        gaps = [gap for answer in given.values() for gap in answer.gaps]
-        for title, values in (("Time to first token", firsts), ("Gap between tokens", gaps)):
-            yield Distribution(
-                title=f"{title}, {at_once}", arm="candidate", unit="seconds", values=tuple(values)
-            )
+        firsts = [(a.first_token, _cached(a)) for a in given.values() if a.first_token is not None]
+        found = {
+            "Time to first token": [first for first, cached in firsts if not cached],
+            "Time to first token, prompts cached": [first for first, cached in firsts if cached],
+            "Gap between tokens": [gap for answer in given.values() for gap in answer.gaps],
+        }
+        for title, values in found.items():
+            if values or "cached" not in title:
+                yield Distribution(
+                    title=f"{title}, {at_once}",
+                    arm="candidate",
+                    unit="seconds",
+                    values=tuple(values),
+                )
+
+
+def _cached(answer: Answer) -> bool:
+    """Whether the server says that it found most of the prompt in its cache."""
+    return 2 * answer.cached_tokens > answer.prompt_tokens
 
 
 def _notes(compared: Sequence[Compared], top: int) -> Iterator[str]:

@@ -28,6 +28,7 @@ from fewbit.model.facts import model_facts
 from fewbit.progress import Progress, unwatched
 from fewbit.records.endpoint import EndpointFacts
 from fewbit.records.evaluation import ArmFacts, Evaluation, Identity
+from fewbit.records.kept import file_of
 from fewbit.records.model import ModelFacts
 from fewbit.runtime.native import threads_of
 
@@ -73,7 +74,7 @@ def evaluate_endpoint(
     require_known([axis.brings for axis in axes], settings.gate)
     with working(settings.work), opened(source) as subject:
         identity = _identity(party, subject)
-        run = settings.run_settings()
+        run, earlier = settings.run_settings(), _kept_earlier(settings.work, party)
         parties: dict[Role, Party] = {
             Role.SOURCE: local_party(subject, run),
             Role.CANDIDATE: party,
@@ -99,9 +100,22 @@ def evaluate_endpoint(
             notes=(
                 f"The candidate ran on {party.facts.server} at {party.facts.url}; conditions and "
                 "kernels are those of the source, which ran here.",
+                *earlier,
             ),
             seconds=time.perf_counter() - started,
         )
+
+
+def _kept_earlier(work: Path | None, party: EndpointParty) -> tuple[str, ...]:
+    """Return a sentence where an earlier run kept what such a server answered."""
+    kept = file_of(work, party.fingerprint, "")
+    if kept is None or not kept.parent.is_dir():
+        return ()
+    return (
+        f"What an earlier run kept of this server's answers in {kept.parent} was not asked again. "
+        "A server does not show its weights: if other ones were loaded under the same name since "
+        "then, remove that folder and measure again.",
+    )
 
 
 def _identity(party: EndpointParty, source: Subject) -> Identity:

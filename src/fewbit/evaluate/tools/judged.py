@@ -15,6 +15,7 @@ from fewbit.evaluate.tools.key import ToolItem, judge_calls
 from fewbit.evaluate.tools.sampling import AXIS, sampling_findings
 from fewbit.evaluate.tools.structured import SchemaItem, json_fault
 from fewbit.records.answers import Answer
+from fewbit.records.base import readable
 from fewbit.records.drawn import Example
 from fewbit.records.generation import FinishReason
 from fewbit.records.measurement import AxisResult, Item, Measure, Slice
@@ -157,19 +158,14 @@ def judge_tool(item: ToolItem, answer: Answer) -> Judged:
     judged = judge_calls(item, parsed)
     again = repeated_call(call.text for call in parsed.calls)
     loop = str(again) if again is not None else _loop(answer)
-    return Judged(answer, judged.outcome, _written(judged.why), parsed, loop)
+    return Judged(answer, judged.outcome, readable(judged.why), parsed, loop)
 
 
 def judge_json(item: SchemaItem, answer: Answer) -> Judged:
     """Judge an answer that was to be JSON."""
     fault = json_fault(answer.text, item.schema)
     outcome = CallOutcome.UNPARSED if fault else CallOutcome.RIGHT
-    return Judged(answer, outcome, _written(fault), Parsed(), _loop(answer))
-
-
-def _written(said: str) -> str:
-    """Return a text that UTF-8 has: JSON's escapes can make halves of characters."""
-    return said.encode("utf-8", "backslashreplace").decode()
+    return Judged(answer, outcome, readable(fault), Parsed(), _loop(answer))
 
 
 def _loop(answer: Answer) -> str:
