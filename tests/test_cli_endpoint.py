@@ -45,7 +45,8 @@ def test_a_server_is_measured_and_what_could_not_be_checked_is_said(
         written = ("--json", str(json), "--html", str(html), "--work", str(tmp_path / "work"))
         code = run(["eval", f"{url}/v1", "--against", model, *options, *written])
         count = len([path for path, *_ in asked if path.endswith("completions")])
-        assert run(["eval", url, "--against", model, *options, *written[-2:]]) == code
+        told = ("--json", str(tmp_path / "again.json"))
+        assert run(["eval", url, "--against", model, *options, *told, *written[-2:]]) == code
         again = len([path for path, *_ in asked if path.endswith("completions")])
         monkeypatch.setattr(
             "fewbit.evaluate.endpoint.answerer.program_digest", lambda: "another build"
@@ -58,8 +59,11 @@ def test_a_server_is_measured_and_what_could_not_be_checked_is_said(
     assert (found.candidate.name, found.candidate.path) == ("small", url)
     assert found.identity.checks[-1].found.startswith("not checked")
     assert any("b1" in note for note in found.notes)
-    assert count == again == 2  # the second run asked nothing anew
+    assert not any("earlier run" in note for note in found.notes)
+    assert count == again == 2  # the second run asked nothing anew, and says so
     assert anew == 2 * count
+    second = from_json(Evaluation, (tmp_path / "again.json").read_bytes(), name="again.json")
+    assert any("earlier run kept" in note for note in second.notes)
     assert all(headers["Authorization"] == f"Bearer {SECRET}" for _, headers, _ in asked)
     kept = b"".join(p.read_bytes() for p in (tmp_path / "work").rglob("*") if p.is_file())
     assert SECRET.encode() not in json.read_bytes() + html.read_bytes() + kept
@@ -81,6 +85,11 @@ def test_a_server_of_another_model_is_refused_before_anything_is_asked(model, sh
         (("URL", "--key-env", "FEWBIT_NO_SUCH_KEY"), "FEWBIT_NO_SUCH_KEY"),
         (("MODEL", "--key-env", "HOME"), "behind a URL"),
         (("MODEL", "--served-model", "x"), "behind a URL"),
+        (("URL", "--kv", "int4", "--rotate-keys"), "--kv and --rotate-keys would change nothing"),
+        (("URL", "--activations", "bf16"), "--activations would change nothing"),
+        (("URL", "--windows", "12"), "--windows would change nothing"),
+        (("URL", "--text", "x.txt"), "--text would change nothing"),
+        (("http://localhost:port",), "no address"),
         (("http://",), "no address"),
     ],
 )

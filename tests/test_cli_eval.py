@@ -63,7 +63,13 @@ def test_a_rejection_ends_with_3(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    "extra", [["--text", "/nowhere.txt"], ["--windows", "0"], ["--executor", "abacus"]]
+    "extra",
+    [
+        ["--text", "/nowhere.txt"],
+        ["--windows", "0"],
+        ["--executor", "abacus"],
+        ["--axes", "kernels", "--text", "/nowhere.txt"],
+    ],
 )
 def test_bad_input_is_one_line_and_2(extra, folder, capsys):
     source = str(folder / "source")
@@ -95,3 +101,16 @@ def test_a_cache_type_that_there_is_not_is_refused(folder, capsys):
     assert app.run(["eval", source, "--against", source, *ONE, "--kv", "int4"]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert "heads of a multiple of 32 elements, and this model's have 16" in message
+
+
+def test_the_record_is_kept_where_the_page_cannot_be_drawn(folder, tmp_path, monkeypatch, capsys):
+    """Minutes of measuring are not lost to a page, which can be drawn again of the record."""
+
+    def broken(_):
+        raise ValueError("no page")
+
+    monkeypatch.setattr("fewbit.report.html.evaluation_page", broken)
+    source, json = str(folder / "source"), tmp_path / "e.json"
+    arguments = ["--axes", "kernels", "--json", str(json), "--html", str(tmp_path / "e.html")]
+    assert app.run(["eval", source, "--against", source, *arguments]) == 70
+    assert app.run(["report", str(json)]) == 0

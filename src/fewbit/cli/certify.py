@@ -77,9 +77,9 @@ def certify(  # noqa: PLR0913
         tokens=tokens, lengths=lengths, together=together, branches=draft_tree, long=long
     )
     found = certificate_of(locate(model), draft, draft_text, settings, running, work)
+    deliver(found, json, print_certificate)  # before the page, which can be drawn again of it
     if html is not None:
         write_bytes(html, certificate_page(found).encode())
-    deliver(found, json, print_certificate)
     return found.standing.exit_code
 
 

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from fewbit.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
+    from fewbit.cli.measuring import AxesOptions, MeasuringOptions
     from fewbit.evaluate.endpoint.client import Address
 
 _SCHEMES = ("http://", "https://")
@@ -60,3 +61,26 @@ class EndpointOptions:
 
 
 ENDPOINT = EndpointOptions()
+
+
+def require_served(axes: AxesOptions, measuring: MeasuringOptions) -> None:
+    """Refuse options of a candidate on disk, which would change nothing of one behind a URL.
+
+    Raises:
+        UsageError: names those that were given.
+    """
+    from fewbit.cli.measuring import MEASURING, ON_AXES
+
+    of_files = {
+        "--activations": measuring.activations != MEASURING.activations,
+        "--kv": measuring.kv != MEASURING.kv,
+        "--rotate-keys": measuring.rotate_keys != MEASURING.rotate_keys,
+        "--text": axes.text != ON_AXES.text,
+        "--windows": axes.windows != ON_AXES.windows,
+    }
+    given = [name for name, is_given in of_files.items() if is_given]
+    if given:
+        raise UsageError(
+            f"{' and '.join(given)} would change nothing of a candidate behind a URL: the server "
+            "decides how it runs, and no axis reads it a text; leave that out."
+        )

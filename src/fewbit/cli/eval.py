@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fewbit.cli.endpoints import ENDPOINT, EndpointOptions
+from fewbit.cli.endpoints import ENDPOINT, EndpointOptions, require_served
 from fewbit.cli.measuring import MEASURING, ON_AXES, AxesOptions, MeasuringOptions
 from fewbit.cli.output import HtmlOption, JsonOption
 
@@ -68,10 +68,11 @@ def eval(  # noqa: PLR0913
             locate(against), locate(candidate), axes_named(axes.names, options), settings
         )
     else:
+        require_served(axes, measuring)
         found = _served(locate(against), address, axes.names, options, settings)
+    deliver(found, json, print_evaluation)  # before the page, which can be drawn again of it
     if html is not None:
         write_bytes(html, evaluation_page(found).encode())
-    deliver(found, json, print_evaluation)
     return found.verdict.outcome.exit_code
 
 

@@ -127,9 +127,9 @@ def validate(  # noqa: PLR0913
     path, source = locate(target), locate(against)
     evidence = _evidence(path, source, drafting, service, quality, running)
     found = validated(source.name, evidence, time.perf_counter() - began)
+    deliver(found, json, print_validation)  # before the page, which can be drawn again of it
     if html is not None:
         write_bytes(html, validation_page(found).encode())
-    deliver(found, json, print_validation)
     return found.outcome.exit_code
 
 

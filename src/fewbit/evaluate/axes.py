@@ -126,6 +126,7 @@ AXES: Mapping[str, Callable[[AxisOptions], Axis]] = {
 """All axes, in the order in which they run."""
 
 _READ_SUITES = ("tasks", "safety", "tools")
+_READ_TEXT = ("language", "long-context", "numerics")
 
 
 def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
@@ -136,7 +137,8 @@ def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
         options: what else is asked for.
 
     Raises:
-        UsageError: a name is none; the nearest ones are named. Or none of the axes reads the suite.
+        UsageError: a name is none; the nearest ones are named. Or none of the axes reads the
+            suite, or the text.
         BadFileError, MissingError: a text or a suite cannot be read.
     """
     chosen = set(AXES if ALL in names else names or DEFAULT[options.executor])
@@ -149,5 +151,10 @@ def axes_named(names: Sequence[str], options: AxisOptions) -> tuple[Axis, ...]:
         raise UsageError(
             f"No axis that is measured reads the suite {options.suite}; name one that does, for "
             f"instance --axes {','.join(_READ_SUITES)}."
+        )
+    if options.text is not None and chosen.isdisjoint(_READ_TEXT):
+        raise UsageError(
+            f"No axis that is measured reads the text {options.text}; name one that does, for "
+            f"instance --axes {','.join(_READ_TEXT)}, or leave --text out."
         )
     return tuple(make(options) for name, make in AXES.items() if name in chosen)
