@@ -4,13 +4,21 @@ import pytest
 
 from fewbit.calibrate import portion as portions
 from fewbit.calibrate.entries import Conversation, Passage, Tokens
-from fewbit.calibrate.portion import portion
+from fewbit.calibrate.portion import Portion, portion
 
 
 def test_what_is_not_large_is_read_as_it_is():
-    entries = (Passage("abc" * 1000), Tokens((1, 2, 3)))
-    assert portion(entries, 100).entries is entries
-    assert portion(entries, 100).note == ""
+    entries = [Passage("abc" * 300_000), Tokens((1, 2, 3))]
+    assert portion(entries, 100) == Portion(entries)
+
+
+def test_a_passage_of_megabytes_comes_in_pieces():
+    """The tokenizer takes 180 times the memory of what it is given at once."""
+    text = "words and words\n" * 200_000
+    found = portion([Passage(text)], 100)
+    pieces = [entry.text for entry in found.entries]
+    assert found.note == "" and "".join(pieces) == text
+    assert min(map(len, pieces[:-1])) > 1 << 19 and max(map(len, pieces)) <= 1 << 20
 
 
 @pytest.mark.parametrize("lines", [True, False])
