@@ -231,3 +231,33 @@ def test_an_output_without_a_name_is_refused() -> None:
     for out in (Path(), Path("..")):
         with pytest.raises(OutputError, match="has no name of its own"), claimed(out):
             raise AssertionError
+
+
+def test_a_file_system_without_modes_takes_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As FAT and exFAT answer where a mode is not one of theirs."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    write_bytes(tmp_path / "model", b"new")
+    with creating_folder(tmp_path / "out") as partial:
+        (partial / "file").write_bytes(b"x")
+    assert (tmp_path / "model").read_bytes() == b"new"
+    assert (tmp_path / "out" / "file").read_bytes() == b"x"
+
+
+def test_a_folder_that_cannot_be_listed_is_an_output_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    refused = pytest.raises(OutputError, match=r"cannot be removed \(Permission denied\)")
+    with refused, claimed(tmp_path / "out"):
+        raise AssertionError
+    monkeypatch.undo()
+    assert not list(tmp_path.iterdir())  # the lock is let go of

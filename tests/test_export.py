@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -238,3 +239,16 @@ def test_the_cost_of_groups_that_do_not_divide_the_sample(form, columns):
     found = expected_error(parse_format(form), parse_format("bf16"), columns)
     assert 0 < found < 0.01  # bf16 of values on a grid: 2^-9 of each at most
     assert expected_error(parse_format("f32"), parse_format(form), columns) > 0.001
+
+
+def test_what_the_disk_has_no_room_for_is_not_begun(tmp_path, monkeypatch):
+    source = folder(tmp_path)
+    usage = type(shutil.disk_usage(tmp_path))
+    with open_model(source) as model:
+        planned = plan_export(model, find_target("hf", SETTINGS))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, planned.record.bytes - 1))
+        with pytest.raises(OutputError, match=r"for its tensors, and the disk has"):
+            export(planned, tmp_path / "out", SETTINGS)
+        assert not (tmp_path / "out").exists()
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, planned.record.bytes))
+        export(planned, tmp_path / "out", SETTINGS)

@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        _open_up(temporary, 0o666)
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
@@ -162,8 +162,17 @@ def _partial_folder(path: Path) -> Iterator[Path]:
 
 
 def _complete(folder: Path) -> None:
-    folder.chmod(0o777 & ~_umask())
+    _open_up(folder, 0o777)
     sync_folder(folder)
+
+
+def _open_up(path: Path, mode: int) -> None:
+    """Let others at what was made for us alone, as far as the user wants and the system can.
+
+    File systems without modes (FAT, exFAT) refuse some; what they give instead will do.
+    """
+    with contextlib.suppress(OSError):
+        path.chmod(mode & ~_umask())
 
 
 @contextlib.contextmanager
@@ -190,7 +199,7 @@ def claimed(path: Path) -> Iterator[None]:
             f"{path} cannot be written ({error.strerror}); choose another output."
         ) from error
     try:
-        _clear(path)
+        _cleared(path)
         yield
     finally:
         lock.unlink(missing_ok=True)  # before it is let go, so that nobody waits for a dead file
@@ -209,6 +218,16 @@ def _locked(lock: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _cleared(path: Path) -> None:
+    try:
+        _clear(path)
+    except OSError as error:
+        raise OutputError(
+            f"What an earlier run left beside {path} cannot be removed ({error.strerror}); remove "
+            "it, or choose another output."
+        ) from error
 
 
 def _clear(path: Path) -> None:
@@ -235,6 +254,14 @@ def is_free(path: Path) -> bool:
         raise OutputError(
             f"{path} cannot be written ({error.strerror}); choose another output."
         ) from error
+
+
+def free_bytes(out: Path) -> int | None:
+    """Return the bytes left where an output goes; None where that cannot be told."""
+    try:
+        return shutil.disk_usage(out.absolute().parent).free
+    except OSError:
+        return None
 
 
 def require_apart(out: Path, source: Path) -> None:

@@ -42,8 +42,9 @@ def plan_report(
     planned: QuantizationPlan, work: Workload, out: Path | None, runtime: Runtime | None
 ) -> PlanReport:
     """Return everything that is known before anything is done."""
+    from fewbit.atomic import free_bytes
     from fewbit.compress.runtimes import refusals
-    from fewbit.quantization.estimate import disk_needs, free_disk, memory_needs, time_needs
+    from fewbit.quantization.estimate import disk_needs, memory_needs, time_needs
     from fewbit.records.plan import PlannedEntry, PlanReport
     from fewbit.runtime.memory import available_memory
 
@@ -72,7 +73,7 @@ def plan_report(
         memory=memory_needs(planned, work),
         available_memory=available_memory().bytes,
         disk=disk_needs(planned, work),
-        free_disk=None if out is None else free_disk(out),
+        free_disk=None if out is None else free_bytes(out),
         time=time_needs(planned, work),
         notes=(*planned.fallbacks, *absent, *_export_note(planned, runtime)),
         target=runtime,

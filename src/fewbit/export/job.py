@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fewbit.atomic import claimed, is_free, require_apart
+from fewbit.atomic import claimed, free_bytes, is_free, require_apart
 from fewbit.errors import BadFileError, NumericalError, OutputError
 from fewbit.export.conversion import convert
 from fewbit.export.manifest import Written, manifest_of
@@ -16,6 +16,7 @@ from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.progress import Progress, unwatched
 from fewbit.records.base import from_json, to_json
+from fewbit.records.figures import size
 from fewbit.records.manifest import Card, Manifest, manifest_path
 
 
@@ -111,11 +112,12 @@ def export(
     Raises:
         NumericalError: a value is beyond its format's range; says where.
         OutputError: `out` exists, lies in the source, is being written by another run, or cannot
-            be written.
+            be written, or the disk has no room for its tensors.
         UnsupportedError: as the target's writer says.
     """
     with claimed(out):
         require_free(planned, out)
+        _require_room(planned, out)
         job = Job(planned, out, settings, progress, card)
         planned.target.write(job)
         return job.manifest()
@@ -132,6 +134,16 @@ def require_free(planned: PlannedExport, out: Path) -> None:
         require_absent(planned, [out])
     elif not is_free(out):
         raise _taken(out)
+
+
+def _require_room(planned: PlannedExport, out: Path) -> None:
+    """Refuse to begin what the disk has no room for; raises OutputError."""
+    free, needed = free_bytes(out), planned.record.bytes
+    if free is not None and free < needed:
+        raise OutputError(
+            f"{out} needs {size(needed)} for its tensors, and the disk has {size(free)} left; make "
+            "room or choose another output."
+        )
 
 
 def require_absent(planned: PlannedExport, paths: Sequence[Path]) -> None:

@@ -13,12 +13,12 @@ in q5_k 6.6 and 12.9 CPU seconds, reckoned are 7.0 and 13.9.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from fewbit.atomic import free_bytes
 from fewbit.errors import OutputError
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
@@ -159,20 +159,12 @@ def require_disk(planned: QuantizationPlan, work: Workload, out: Path) -> None:
         OutputError: the message has both numbers.
     """
     needed = sum(amount.bytes for amount in disk_needs(planned, work))
-    free = free_disk(out)
+    free = free_bytes(out)
     if free is not None and free < needed:
         raise OutputError(
             f"{out} and the work on it need {size(needed)}, and the disk has {size(free)} left; "
             "make room or choose another output."
         )
-
-
-def free_disk(out: Path) -> int | None:
-    """Return the bytes left where an output goes; None where that cannot be told."""
-    try:
-        return shutil.disk_usage(out.absolute().parent).free
-    except OSError:
-        return None
 
 
 def time_needs(
