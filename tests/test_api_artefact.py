@@ -18,6 +18,7 @@ from fewbit.errors import (
     MissingError,
     NumericalError,
     OutputError,
+    StoppedError,
     UnsupportedError,
     UsageError,
 )
@@ -203,3 +204,34 @@ def test_a_job_goes_on_only_where_there_is_one(source, tmp_path, text):
     assert fewbit.quantize(
         source, "gptq-int4-g32", text, out=tmp_path / "out", resume="never"
     ).path.exists()
+
+
+def test_what_the_model_wrote_is_kept_when_it_is_stopped(source, tmp_path):
+    text = fewbit.CalibrationSettings(mix=(Ingredient("samples"),), windows=40, length=16)
+
+    out, work = tmp_path / "out", tmp_path / ".out.work"
+
+    def stop(what: str, *_: int) -> None:
+        if what == "writing samples" and list(work.glob("samples-*")):  # the second batch of 32
+            raise KeyboardInterrupt
+
+    with pytest.raises(StoppedError):
+        fewbit.quantize(source, "gptq-int4-g32", text, out=out, threads=1, progress=stop)
+    assert len(list(work.glob("samples-*"))) == 1
+    fewbit.quantize(source, "gptq-int4-g32", text, out=out, resume="required")
+    fewbit.quantize(source, "gptq-int4-g32", text, out=tmp_path / "whole")
+    assert content(out) == content(tmp_path / "whole")
+    assert not work.exists()
+
+
+def test_rules_that_never_decide_and_what_no_kernel_runs_are_refused(source, tmp_path):
+    linear = Rule(role=Role.LINEAR, format="int4-g32")
+    idle = Rule(match="layers.*.down.weight", format="int8-g32")
+    odd = Rule(match="layers.*.down.weight", format="int4-channel")
+    for rules, error, words in (
+        ((linear, idle), UsageError, "never decides"),
+        ((odd, linear), UnsupportedError, "stored but not run"),
+    ):
+        recipe = fewbit.Recipe(name="mine", method="rtn", rules=rules)
+        with pytest.raises(error, match=words):
+            fewbit.quantize(source, recipe, out=tmp_path / "out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -23,7 +23,10 @@ from fewbit.quantization import (
     plan,
     require_no_fallback,
 )
-from fewbit.quantization.job import Resume
+from fewbit.quantization.job import Job, Resume, asked, claimed_job
+from fewbit.quantization.kept_samples import kept_samples
+from fewbit.quantization.planning import require_rules_used
+from fewbit.quantization.runnable import require_runnable
 from fewbit.quantization.writing import require_output
 from fewbit.recipes import checked, find, read_recipe
 from fewbit.records.manifest import Manifest, read_manifest
@@ -106,13 +109,15 @@ def quantize(  # noqa: PLR0913
         container = container_of(target)
         require_output(opened, container, target)
         planned = plan(opened, found, container)
+        require_rules_used(planned)
+        require_runnable(planned)
         if strict:
             require_no_fallback(planned)
-        windows = _windows(opened, found, calibration, threads, progress)
-        settings = QuantizeSettings(
-            calibration=windows, threads=threads, resume=chosen, card=folder_card
-        )
-        return Artefact(target, execute(planned, target, settings, progress))
+        text = _text(found, calibration, threads)
+        with claimed_job(target, chosen) as job:
+            windows = None if text is None else _windows(opened, found, text, job, progress)
+            settings = QuantizeSettings(calibration=windows, threads=threads, card=folder_card)
+            return Artefact(target, execute(planned, target, settings, progress, job))
 
 
 def _recipe(recipe: object) -> Recipe:
@@ -139,12 +144,22 @@ def _resume(resume: str) -> Resume:
 def _windows(
     source: ModelSource,
     recipe: Recipe,
-    calibration: Calibration | None,
-    threads: int | None,
+    text: CalibrationSettings,
+    job: Job,
     progress: Progress,
-) -> CalibrationSet | None:
+) -> CalibrationSet:
+    """Read the text; what the model writes of it is kept, as all else of the job."""
+    options = str(replace(text, threads=None))  # which change no bit
+    job.begin(asked(source, recipe, container_of(job.out), options))
+    return calibration_windows(source, text, progress, keep=kept_samples(job))
+
+
+def _text(
+    recipe: Recipe, calibration: Calibration | None, threads: int | None
+) -> CalibrationSettings | None:
+    """Return what to calibrate on; None for a recipe that looks at no text."""
     if needs_text(recipe):
-        return calibration_windows(source, _settings(calibration, threads), progress)
+        return _settings(calibration, threads)
     if calibration is not None:
         raise UsageError(
             f"The recipe '{recipe.name}' looks at no text; leave calibration out, or take a recipe "
