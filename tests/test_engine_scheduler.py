@@ -15,6 +15,7 @@ from fewbit.engine.stop import StopCondition
 from fewbit.errors import RequestError
 from fewbit.records.generation import FinishReason
 from fewbit.runtime.step import PAGE
+from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import NgramDraft
 
 LONG = tuple(i * i % 29 for i in range(200))
@@ -319,6 +320,40 @@ def test_cancelling_keeps_what_was_generated():
     assert not running.busy
     assert running.cancel(number) is None
     assert pool(running).free == 64
+
+
+@pytest.mark.parametrize("stage", ["_measure", "_postprocess", "_accept"])
+def test_what_is_interrupted_after_its_draw_says_nothing_that_was_not_drawn(stage, monkeypatch):
+    """Ctrl-C on one stream: samplers remember tokens that nobody took, penalties count them."""
+    params = SamplingParams(temperature=0, frequency_penalty=2.0)
+    asked = [Request(PROMPT, params, StopCondition(40), sample=i) for i in range(2)]
+    plain = run(engine(), asked[:1])[0][0]
+    running = engine()
+    numbers, found = [running.add(request) for request in asked], {}
+    for _ in range(6):
+        keep(running.step(), found)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, stage, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            running.step()
+    while running.busy:
+        keep(running.step(), found)
+    for number in numbers:
+        tokens, record = found[number]
+        assert tokens == plain[: len(tokens)]
+        assert record.finish is FinishReason.CANCELLED
+    assert pool(running).held == 0
+
+
+def keep(outputs, found):
+    """Add what a step brought to tokens and record by number."""
+    for output in outputs:
+        tokens, _ = found.get(output.request, ([], None))
+        found[output.request] = ([*tokens, *output.tokens], output.record)
 
 
 def test_leaving_the_loop_frees_everything():

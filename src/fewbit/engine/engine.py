@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fewbit.cache.pages import PagePool, PageTable
 from fewbit.engine.drafting import Drafting
@@ -186,12 +187,21 @@ class Engine:
             raise
 
     def _take_step(self, step: StepInput, works: Sequence[Work]) -> list[Output]:
-        """Run a step, learn from it, and return what it brought."""
+        """Run a step, learn from it, and return what it brought.
+
+        What is interrupted once its samplers may have drawn cannot go on as if they had not: its
+        requests end before the next step.
+        """
         begun = self._clock()
-        drawn = self._run(step, works)
-        ended = self._clock()
-        self._measure(works, len(step.tokens), ended - begun)
-        outputs = self._postprocess(works, drawn, ended)
+        logits = self._served.executor.step(step)
+        try:
+            drawn = self._drawn(logits, works)
+            ended = self._clock()
+            self._measure(works, len(step.tokens), ended - begun)
+            outputs = self._postprocess(works, drawn, ended)
+        except BaseException:
+            self._to_cancel.extend(w.generation.number for w in works if w.row is not None)
+            raise
         if self._drafting:
             self._drafting.settle()
         return outputs
@@ -210,9 +220,8 @@ class Engine:
                 outputs.append(output)
         return outputs
 
-    def _run(self, step: StepInput, works: Sequence[Work]) -> dict[int, Drawn]:
-        """Run the step and draw tokens; by generation number."""
-        logits = self._served.executor.step(step)
+    def _drawn(self, logits: NDArray[np.float32], works: Sequence[Work]) -> dict[int, Drawn]:
+        """Draw tokens from the logits of a step; by generation number."""
         blocks = {
             work.generation.number: self._block(work, work.row)
             for work in works
