@@ -69,6 +69,19 @@ def test_a_bad_step_is_refused_by_name(small: NativeExecutor, message: str):
 
 
 @pytest.mark.parametrize(
+    "rows",
+    [np.zeros((5, 4)), np.zeros((5, 8), np.float32)[:, ::2], np.zeros(5, np.float32), "rows"],
+    ids=["float64", "strided", "one row", "a string"],
+)
+def test_rows_that_would_have_to_be_copied_are_refused(small: NativeExecutor, rows: object):
+    """A copy would be gone before the step had read it."""
+    buffer = next(iter(small._buffers))
+    with pytest.raises(UsageError, match="bound to buffer 0 is no contiguous float32 array"):
+        small.step(step_with(), {buffer: rows})  # type: ignore[dict-item]
+    assert small.step(step_with()).shape == (1, SMALL.vocabulary)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"pages": 0, "threads": 1}, "pages is 0"),

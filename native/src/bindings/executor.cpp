@@ -205,13 +205,18 @@ Rows2d as_array(const Rows& rows) {
   return {data, {static_cast<size_t>(rows.rows), static_cast<size_t>(rows.width)}, owner};
 }
 
-// Binds the arrays of [(buffer, float32 [rows, width]), ..]; `rows` is what each must have.
+// Binds the arrays of [(buffer, float32 [rows, width]), ..]; `rows` is what each must have. None is
+// converted: a copy would be gone, with what is written to it, before the step has run.
 template <class Array>
 void bind_rows(StepInput& step, const Program& program, const nb::list& list, int64_t rows) {
   for (const nb::handle item : list) {
     const auto fields = nb::cast<nb::tuple>(item);
     const auto buffer = nb::cast<int>(fields[0]);
-    const auto array = nb::cast<Array>(fields[1]);
+    Array array;
+    if (!nb::try_cast(fields[1], array, false)) {
+      throw std::invalid_argument("what is bound to buffer " + std::to_string(buffer) +
+                                  " is no contiguous float32 array of rows.");
+    }
     const bool known = buffer >= 0 && buffer < static_cast<int>(program.buffers.size());
     if (!known || static_cast<int64_t>(array.shape(0)) != rows ||
         static_cast<int64_t>(array.shape(1)) != program.buffers[buffer].width) {
