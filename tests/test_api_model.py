@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -288,6 +289,16 @@ def test_a_closed_model_says_so(folder):
     for use in (lambda: model.generate("a"), lambda: model.logits([1]), lambda: model.tokenizer):
         with pytest.raises(UsageError, match="was closed"):
             use()
+
+
+def test_closing_lets_go_of_the_weights_of_model_and_draft(folder):
+    settings = fewbit.RunSettings(context=64, threads=1)
+    model = fewbit.load(folder, settings, draft=folder)
+    assert model.generate("abc", max_tokens=8).record.draft is not None
+    executors = [weakref.ref(r.executor) for r in (model.runner, model._opened.model.runner)]
+    model.close()
+    gc.collect()
+    assert [executor() for executor in executors] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -208,11 +208,13 @@ class Model:
         return self._open().runner
 
     def close(self) -> None:
-        """Let go of weights and files; the model cannot be used afterwards."""
-        if self._loaded is not None:
-            self._loaded.runner.source.close()
-        self._opened.close()
-        self._loaded = self._desk = None
+        """Let go of weights and files, the draft's too; the model cannot be used afterwards."""
+        with self._turn:
+            if self._loaded is not None:
+                self._loaded.runner.source.close()
+            self._opened.close()
+            self._opened = OpenedDraft(None)
+            self._loaded = self._desk = None
 
     def __enter__(self) -> Self:
         """Return the model; leaving the block closes it."""
