@@ -62,6 +62,7 @@ def test_a_tiny_model_has_fewer_layers_to_leave():
         (("--draft", "ngram", "--draft-tokens", "0"), "is 0"),
         (("--draft", "ngram", "--concurrency", "-1"), "is -1"),
         (("--draft", "ngram", "--tokens", "0"), "tokens is 0"),
+        (("--draft", "ngram", "--draft-tree", "99"), "give 0 to 32"),
         (("--draft", "/nowhere.gguf"), "/nowhere.gguf"),
         ((), "--draft"),
     ],

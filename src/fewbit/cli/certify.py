@@ -105,7 +105,7 @@ def certificate_of(  # noqa: PLR0913, PLR0917
     from fewbit.engine.loaded import load_model
 
     longest = max(settings.lengths)
-    chosen = chosen_draft(draft, longest, draft_text)
+    chosen = chosen_draft(draft, longest, draft_text, branches=settings.branches)
     run = chosen.target_settings(running.settings(max(settings.together) + 1, CONTEXT))
     target = load_model(model, run)
     kind = chosen_draft(_shallow(draft), longest, draft_text)
