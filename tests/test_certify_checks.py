@@ -11,7 +11,7 @@ from test_cli_generate import written
 from tiny_models import CONFIGS, random_weights, write_huggingface
 from tiny_text import write_text_files
 
-from fewbit.certify import equality, forced, rollback
+from fewbit.certify import equality, forced, partition, rollback
 from fewbit.certify.cases import CertifySettings
 from fewbit.certify.certificate import Checks, standing_of
 from fewbit.certify.enumeration import enumerate_case
@@ -192,6 +192,13 @@ def test_a_biased_draw_fails_the_partition(model_pair):
     found = check_sampling(*model_pair, 3, quiet, Sought(BIAS, biased))
     assert not found.passed
     assert abs(found.z) > CRITICAL
+
+
+def test_sampling_that_can_show_nothing_comes_to_an_end(model_pair, monkeypatch):
+    monkeypatch.setattr(partition, "ROOM", 0.6)
+    monkeypatch.setattr(partition, "_TOKENS", 4)
+    with pytest.raises(UsageError, match=r"none of 64 sampled texts .* leave --long out"):
+        check_sampling(*model_pair, 3, quiet)
 
 
 def test_the_tokens_for_a_bias_of_a_hundredth_are_those_of_the_formula():

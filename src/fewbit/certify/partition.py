@@ -32,6 +32,7 @@ from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
 from fewbit.engine.served import Drawing
 from fewbit.engine.stop import StopCondition
+from fewbit.errors import UsageError
 from fewbit.progress import Progress
 from fewbit.records.base import Record
 from fewbit.records.certificate import SamplingCheck
@@ -54,6 +55,9 @@ _TOKENS = 200
 """Of each request."""
 
 _TOGETHER = 16
+
+_IN_VAIN = 4
+"""Waves without a token that counts, after which no more are drawn."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ def check_sampling(  # noqa: PLR0913, PLR0917
         watch: told of progress.
         sought: what is to be noticed.
         parts: keeps the waves.
+
+    Raises:
+        UsageError: no token of several waves counts, so that more of them would find nothing.
     """
     parts, counted = parts or Parts(), Counted()
     wanted = tokens_needed(sought.bias, 0.25)
@@ -93,6 +100,12 @@ def check_sampling(  # noqa: PLR0913, PLR0917
         counted += parts.once("sampling", f"wave {number}, {longest} at once", Counted, draw)
         if counted.tokens > 0 and counted.tokens >= tokens_needed(sought.bias, counted.spread):
             return _tested(counted)
+        if not counted.tokens and number + 1 == _IN_VAIN:
+            raise UsageError(
+                f"none of {_IN_VAIN * _TOGETHER} sampled texts has a place where {PARTITION} have "
+                f"a chance of {ROOM:.0%} to {1 - ROOM:.0%}, so sampling shows nothing of this "
+                "model; leave --long out."
+            )
     raise AssertionError("requests do not end")
 
 
