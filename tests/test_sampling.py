@@ -51,6 +51,7 @@ def native_distribution(logits, params, past=None, vocabulary=None):
         ("temperature", math.nan),
         ("temperature", math.inf),
         ("temperature", "hot"),
+        ("temperature", 10**400),  # beyond what a float can be
         ("temperature", True),
         ("top_k", -1),
         ("top_k", 1.5),

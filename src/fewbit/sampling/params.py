@@ -86,7 +86,7 @@ def _is_temperature(value: float) -> bool:
 
 def _require_number(name: str, value: object, allowed: str, holds: Callable[[float], bool]) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not holds(float(value)):  # type: ignore[arg-type]
+    if not is_number or not holds(value):  # type: ignore[arg-type]
         raise RequestError(f"{name} is {value!r}; it must be {allowed}.")
 
 
