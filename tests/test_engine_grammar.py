@@ -96,10 +96,16 @@ def test_the_text_satisfies_the_schema_and_depends_on_no_draft(serve, tokenizer,
     everything = [*PROMPT, *plain[0][0], *[0] * 10]
     truth = FixedDraft(lambda seen, length: everything[len(seen) : len(seen) + length])
     shift = near()
-    small = ModelDraft(DraftModel("small", FakeExecutor(SIZE), 1000, SIZE))
     texts = (truth, half_true(everything), NgramDraft(shortest=1))
-    for draft in (*texts, SampledDraft(shift), small):
+    for draft in (*texts, SampledDraft(shift), small()):
         assert said(run(serve(draft), [request])) == said(plain)
+    for draft in (NgramDraft(shortest=1), small(seed=1)):
+        assert said(run(serve(draft, branches=3), [request])) == said(plain)
+
+
+def small(seed=0):
+    executor = FakeExecutor(SIZE, seed=seed)
+    return ModelDraft(DraftModel("small", executor, 1000, SIZE, ends=frozenset({END})))
 
 
 def near(seed=2):
