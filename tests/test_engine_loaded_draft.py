@@ -114,7 +114,7 @@ def test_the_store_after_rollbacks_equals_that_of_a_fresh_run(opened):
         tokens.append(int(random.integers(3, 250)))
     one.draft.propose([draft_query(0, tokens, 1, params=GREEDY)])
     assert taken < drafted
-    held = one.draft._sequences[0].table.array[:2]
+    held = one.draft._store.sequences[0].table.array[:2]
     fresh = pages_of(other.runner, tokens[: 2 * PAGE], np.arange(2, dtype=np.int32))
     assert [one.runner.executor.page(int(page)) for page in held] == fresh
     wrong = [*tokens[:PAGE], tokens[PAGE] + 1, *tokens[PAGE + 1 : 2 * PAGE]]

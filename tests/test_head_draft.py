@@ -70,7 +70,7 @@ def test_a_storm_of_requests(truth, pages, read_rows):
     assert running.record.preemptions > 0
     storm.require_nothing_left()
     assert draft.pages_held == 0
-    assert not draft._sequences
+    assert not draft._store.sequences
     positions = running.record.speculation.positions
     assert sum(p.accepted for p in positions) > 0
     assert sum(p.tested - p.accepted for p in positions) > 10
@@ -221,10 +221,10 @@ def test_states_that_come_again_are_known(monkeypatch):
     draft = head_draft_of(repeat=1.0)
     for end in range(1, 60):
         draft.watch(0, max(0, end - 3), states_of(tokens)[max(0, end - 3) : end])
-    assert len(draft._sequences[0].waiting) <= 18
+    assert len(draft._store.sequences[0].waiting) <= 18
     found = draft.propose([draft_query(0, tokens, 3, params=GREEDY)])[0].tokens
-    assert found == fresh_proposal(tokens, 3, first=draft._sequences[0].base)
-    assert draft._sequences[0].base > 40
+    assert found == fresh_proposal(tokens, 3, first=draft._store.sequences[0].base)
+    assert draft._store.sequences[0].base > 40
 
 
 def test_nothing_is_drafted_before_the_states_came():

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.cache.pages import PagePool, PageTable
+from fewbit.cache.pages import PageTable
 from fewbit.records.kernels import KernelRecord
 from fewbit.runtime.step import PAGE, StepInput
 from fewbit.sampling import SamplingThreads
@@ -28,9 +28,9 @@ from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
 from fewbit.speculate.head_sequence import HeadSequence, Rows
 from fewbit.speculate.own_store import (
     READ_ROWS,
+    OwnStore,
     Placed,
     beside,
-    hold,
     portions,
     step_input,
 )
@@ -135,10 +135,8 @@ class HeadDraft:
     def __init__(self, model: HeadModel, *, read_rows: int = READ_ROWS) -> None:
         self._model = model
         self._read_rows = read_rows
-        self._pool = PagePool(model.head.pages)
-        self._sequences: dict[int, HeadSequence] = {}
+        self._store = OwnStore(model.head.pages, HeadSequence)
         self._rows = KeptRows()
-        self._call = 0
 
     def anew(self) -> HeadDraft:
         """Return a draft on the same store that knows nothing; only one of the two is then used."""
@@ -162,7 +160,7 @@ class HeadDraft:
     @property
     def pages_held(self) -> int:
         """Pages that sequences hold now."""
-        return self._pool.held
+        return self._store.held
 
     @property
     def width(self) -> int:
@@ -171,18 +169,18 @@ class HeadDraft:
 
     def watch(self, sequence: int, first: int, states: Rows) -> None:
         """Take the states of a sequence's positions from `first` on, float32 [rows, width]."""
-        self._state(sequence).watch(first, states)
+        self._store.of(sequence).watch(first, states)
 
     def pending(self, query: DraftQuery) -> int:
         """Return how many rows before the last must be read before it could propose."""
-        return max(self._state(query.sequence).settle(query.tokens) - 1, 0)
+        return max(self._store.of(query.sequence).settle(query.tokens) - 1, 0)
 
     def propose(self, queries: Sequence[DraftQuery]) -> list[Proposal]:
         """Return one proposal for each query; empty where its text is not read yet.
 
         Its probabilities are valid until the next call.
         """
-        self._call += 1
+        self._store.call()
         self._rows.reset()
         runs = [self._begun(query) for query in queries]
         active = self._read([run for run in runs if run is not None])
@@ -213,16 +211,16 @@ class HeadDraft:
         Raises:
             RequestError: the store has no room for the pass.
         """
-        state, head = self._state(sequence), self._model.head
+        state, head = self._store.of(sequence), self._model.head
         whole = state.computed // PAGE
         rows = slice(state.base, state.base + whole * PAGE)
-        fresh = PageTable(self._pool)
+        fresh = self._store.table()
         self._write(tokens[1:][rows], states[rows], fresh)
         return beside(state, fresh, whole, head.page)
 
     def spoil(self, tokens: Sequence[int]) -> None:
         """Write the rows of another text where the next sequence's pages will lie."""
-        table = PageTable(self._pool)
+        table = self._store.table()
         self._write(tokens, np.zeros((len(tokens), self.width), np.float32), table)
         table.roll_back(0)
 
@@ -237,26 +235,18 @@ class HeadDraft:
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
-        state = self._sequences.pop(sequence, None)
-        if state is not None:
-            state.forget()
-
-    def _state(self, sequence: int) -> HeadSequence:
-        if sequence not in self._sequences:
-            self._sequences[sequence] = HeadSequence(PageTable(self._pool))
-        return self._sequences[sequence]
+        self._store.release(sequence)
 
     def _begun(self, query: DraftQuery) -> _Run | None:
         """Return the query with its store settled and room in it; None where it has no draft."""
-        state = self._state(query.sequence)
-        state.used = self._call
+        state = self._store.asked(query.sequence)
         unread = state.settle(query.tokens)
         length = min(query.length, self._model.context - len(query.tokens) + 1)
         if state.ended or length < 1 or not unread:
             return None
         # The last drafted token is never run.
         rows = state.computed + unread + length - 1
-        if not hold(state, rows, self._sequences.values(), self._call):
+        if not self._store.hold(state, rows):
             return None
         return _Run(Drawing.begun(query, length), state, unread)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.cache.pages import PagePool, PageTable
+from fewbit.cache.pages import PageTable
 from fewbit.runtime.executor import Executor
 from fewbit.runtime.native import NativeExecutor
 from fewbit.runtime.reference import ReferenceExecutor
@@ -24,9 +24,9 @@ from fewbit.speculate.drawing import Drawing, KeptRows, draw_each
 from fewbit.speculate.own_store import (
     KEEPS_UP,
     READ_ROWS,
+    OwnStore,
     Placed,
     beside,
-    hold,
     portions,
     step_input,
 )
@@ -153,10 +153,8 @@ class ModelDraft:
     def __init__(self, model: DraftModel, *, read_rows: int = READ_ROWS) -> None:
         self._model = model
         self._read_rows = read_rows
-        self._pool = PagePool(model.executor.pages)
-        self._sequences: dict[int, _Sequence] = {}
+        self._store = OwnStore(model.executor.pages, _Sequence)
         self._rows = KeptRows()
-        self._call = 0
 
     def anew(self) -> ModelDraft:
         """Return a draft on the same store that knows nothing; only one of the two is then used."""
@@ -175,11 +173,11 @@ class ModelDraft:
     @property
     def pages_held(self) -> int:
         """Pages that sequences hold now."""
-        return self._pool.held
+        return self._store.held
 
     def pending(self, query: DraftQuery) -> int:
         """Return how many tokens before the last must be read before it could propose."""
-        state = self._state(query.sequence)
+        state = self._store.of(query.sequence)
         text = state.text(query.tokens, self._model.tokens)
         if not state.computed:
             state.computed = state.table.reuse(text, 0)
@@ -190,7 +188,7 @@ class ModelDraft:
 
         Its probabilities are valid until the next call.
         """
-        self._call += 1
+        self._store.call()
         self._rows.reset()
         runs = [self._begun(query) for query in queries]
         active = self._read([run for run in runs if run is not None])
@@ -211,17 +209,17 @@ class ModelDraft:
         Raises:
             RequestError: the store has no room for the pass.
         """
-        state, executor = self._state(sequence), self._model.executor
+        state, executor = self._store.of(sequence), self._model.executor
         text = state.text(tokens, self._model.tokens)
         whole = state.computed // PAGE
-        fresh = PageTable(self._pool)
+        fresh = self._store.table()
         self._write(text[: whole * PAGE], fresh)
         assert isinstance(executor, NativeExecutor | ReferenceExecutor)
         return beside(state, fresh, whole, executor.page)
 
     def spoil(self, tokens: Sequence[int]) -> None:
         """Write the rows of another text, its own ids, where the next sequence's pages will lie."""
-        table = PageTable(self._pool)
+        table = self._store.table()
         self._write(tokens, table)
         table.roll_back(0)
 
@@ -234,28 +232,20 @@ class ModelDraft:
 
     def release(self, sequence: int) -> None:
         """Forget a sequence."""
-        state = self._sequences.pop(sequence, None)
-        if state is not None:
-            state.forget()
+        self._store.release(sequence)
 
     def _begun(self, query: DraftQuery) -> _Run | None:
         """Return the query with its store settled and room in it; None where it has no draft."""
-        state = self._state(query.sequence)
-        state.used = self._call
+        state = self._store.asked(query.sequence)
         text = state.text(query.tokens, self._model.tokens)
         state.settle(text)
         length = min(query.length, self._model.context - len(text) + 1)
         if state.ended or length < 1:
             return None
         # The last drafted token is never run.
-        if not hold(state, len(text) + length - 1, self._sequences.values(), self._call):
+        if not self._store.hold(state, len(text) + length - 1):
             return None
         return _Run(Drawing.begun(query, length), state, text)
-
-    def _state(self, sequence: int) -> _Sequence:
-        if sequence not in self._sequences:
-            self._sequences[sequence] = _Sequence(PageTable(self._pool))
-        return self._sequences[sequence]
 
     def _read(self, runs: list[_Run]) -> list[_Run]:
         """Run what is unread of each, and return those that drew a token and want another."""

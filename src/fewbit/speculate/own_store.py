@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbit.cache.pages import PageTable
+from fewbit.cache.pages import PagePool, PageTable
 from fewbit.runtime.step import Span, StepInput
 
 READ_ROWS = 128
@@ -33,20 +33,68 @@ class Stored(Protocol):
         ...
 
 
-def hold(state: Stored, rows: int, others: Iterable[Stored], call: int) -> bool:
-    """Hold pages for so many rows, those of sequences that a call does not ask for if need be.
+_StoredT = TypeVar("_StoredT", bound=Stored)
 
-    Returns:
-        False where pages run out even so.
+
+class OwnStore(Generic[_StoredT]):
+    """The pages of a draft's own store, and what it has there of each sequence.
+
+    Args:
+        pages: so many there are.
+        begun: makes what a draft has of a sequence that it does not know.
     """
-    held = list(others)
-    while not state.table.can_grow(rows):
-        idle = [other for other in held if other.used != call and len(other.table)]
-        if not idle:
-            return False
-        min(idle, key=lambda other: other.used).forget()
-    state.table.grow(rows)
-    return True
+
+    def __init__(self, pages: int, begun: Callable[[PageTable], _StoredT]) -> None:
+        self.sequences: dict[int, _StoredT] = {}
+        self._pool = PagePool(pages)
+        self._begun = begun
+        self._call = 0
+
+    @property
+    def held(self) -> int:
+        """Pages that sequences hold now."""
+        return self._pool.held
+
+    def call(self) -> None:
+        """Begin a call: what only earlier ones asked for may lose its pages."""
+        self._call += 1
+
+    def of(self, sequence: int) -> _StoredT:
+        """Return what the draft has of a sequence."""
+        if sequence not in self.sequences:
+            self.sequences[sequence] = self._begun(self.table())
+        return self.sequences[sequence]
+
+    def asked(self, sequence: int) -> _StoredT:
+        """Return what the draft has of a sequence that the call asks for."""
+        state = self.of(sequence)
+        state.used = self._call
+        return state
+
+    def hold(self, state: Stored, rows: int) -> bool:
+        """Hold pages for so many rows: if need be, of sequences that the call does not ask for.
+
+        Returns:
+            False where pages run out even so.
+        """
+        while not state.table.can_grow(rows):
+            held = (other for other in self.sequences.values() if len(other.table))
+            idle = [other for other in held if other.used != self._call]
+            if not idle:
+                return False
+            min(idle, key=lambda other: other.used).forget()
+        state.table.grow(rows)
+        return True
+
+    def table(self) -> PageTable:
+        """Return a table of no pages."""
+        return PageTable(self._pool)
+
+    def release(self, sequence: int) -> None:
+        """Forget a sequence."""
+        state = self.sequences.pop(sequence, None)
+        if state is not None:
+            state.forget()
 
 
 def portions(runs: Iterable[_T], unread: Callable[[_T], int], rows: int) -> list[tuple[_T, int]]:
