@@ -91,23 +91,17 @@ class Candidate:
 
 def made(recipe: str) -> Callable[[Path, Path], Path]:
     """Return how a recipe's file is made, once."""
-
-    def make(source: Path, folder: Path) -> Path:
-        out = folder / f"{recipe}.gguf"
-        if not out.exists():
-            print(f"quantizing by {recipe}", file=sys.stderr)
-            with open_model(source) as opened:
-                quantize(opened, find(recipe), out)
-        return out
-
-    return make
+    return _quantized(recipe, f"{recipe}.gguf")
 
 
 def in_folder(recipe: str) -> Callable[[Path, Path], Path]:
     """Return how a recipe's folder is made, once: of formats that GGUF files do not have."""
+    return _quantized(recipe, recipe)
 
+
+def _quantized(recipe: str, name: str) -> Callable[[Path, Path], Path]:
     def make(source: Path, folder: Path) -> Path:
-        out = folder / recipe
+        out = folder / name
         if not out.exists():
             print(f"quantizing by {recipe}", file=sys.stderr)
             with open_model(source) as opened:

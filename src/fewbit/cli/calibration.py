@@ -13,6 +13,7 @@ from fewbit.errors import UsageError
 if TYPE_CHECKING:
     from fewbit.calibrate.mix import CalibrationSettings
     from fewbit.quantization.importance import GivenImportance
+    from fewbit.records.manifest import TextRequest
     from fewbit.records.recipe import Recipe
 
 
@@ -49,6 +50,18 @@ class TextOptions:
             length=self.window,
             seed=self.calibration_seed,
             threads=threads,
+        )
+
+    @property
+    def request(self) -> TextRequest:
+        """What of it a manifest has to know."""
+        from fewbit.records.manifest import TextRequest
+
+        return TextRequest(
+            files=tuple(map(str, self.calibration)),
+            windows=self.calibration_windows,
+            window=self.window,
+            seed=self.calibration_seed,
         )
 
 

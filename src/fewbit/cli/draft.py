@@ -127,20 +127,13 @@ def _settings(
     from fewbit.quantization.draft import RECIPE, DraftSettings
     from fewbit.quantization.making import Request
     from fewbit.recipes import find
-    from fewbit.records.manifest import TextRequest
 
-    asked = TextRequest(
-        files=tuple(map(str, text.calibration)),
-        windows=text.calibration_windows,
-        window=text.window,
-        seed=text.calibration_seed,
-    )
     return DraftSettings(
         target=target,
         tokens=tokens,
         recipe=RECIPE if recipe is None else find(recipe),
         text=text.settings(threads),
-        request=Request(text=asked),
+        request=Request(text=text.request),
         threads=threads,
     )
 

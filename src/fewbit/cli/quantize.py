@@ -264,18 +264,11 @@ def _request(asking: _Asking) -> Request:
     """Return what of the options the manifest has to know."""
     from fewbit.quantization import needs_text
     from fewbit.quantization.making import Request
-    from fewbit.records.manifest import TextRequest
 
     _, calibration, tuning = asking.options
     tuned = asking.recipe.tune is not None
-    text = TextRequest(
-        files=tuple(map(str, calibration.calibration)),
-        windows=calibration.calibration_windows,
-        window=calibration.window,
-        seed=calibration.calibration_seed,
-    )
     return Request(
-        text=text if needs_text(asking.recipe) else None,
+        text=calibration.request if needs_text(asking.recipe) else None,
         tune_windows=tuning.tune_windows if tuned else None,
         imatrix=None if calibration.imatrix is None else str(calibration.imatrix),
         torch=tuned,
