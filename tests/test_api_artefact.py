@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_files, write_text_model
 
 import fewbit
 from fewbit.calibrate.mix import Ingredient
@@ -29,9 +29,7 @@ TEXT = "Some text of a few words, again and again. " * 60
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source")
-    config = CONFIGS["llama"]
-    return write_text_files(write_huggingface(folder, config, random_weights(config)))
+    return write_text_model(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from certify_cases import drawing, matching, tiny
 from fakes import draft_query
-from test_cli_generate import written
 from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_files, write_text_model
 
 from fewbit.certify import equality, forced, partition, rollback
 from fewbit.certify.cases import CertifySettings
@@ -39,7 +38,7 @@ def quiet(*_):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = written(tmp_path_factory.mktemp("tiny"))
+    folder = write_text_model(tmp_path_factory.mktemp("tiny"))
     return load_model(folder, RunSettings(threads=1, context=512, sequences=17))
 
 
@@ -165,7 +164,7 @@ BIAS = 0.12
 @pytest.fixture(scope="module")
 def model_pair(model, tmp_path_factory):
     """The model, and a draft with other weights, which is often wrong."""
-    folder = written(tmp_path_factory.mktemp("other"))
+    folder = write_text_model(tmp_path_factory.mktemp("other"))
     weights = random_weights(CONFIGS["llama"])
     weights["lm_head.weight"] = weights["lm_head.weight"] * np.float32(0.5)
     write_huggingface(folder, CONFIGS["llama"], weights)

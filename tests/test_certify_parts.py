@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from certify_cases import drawing, matching
 from test_certify_checks import other_model_drafting, quiet
-from test_cli_generate import written
+from tiny_text import write_text_model
 
 from fewbit.certify import certificate, equality, partition, planted, rollback
 from fewbit.certify.cases import PROMPTS, SAMPLED, CertifySettings
@@ -28,7 +28,7 @@ SETTINGS = CertifySettings(tokens=5, lengths=(3,), together=(16,))
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = written(tmp_path_factory.mktemp("tiny"))
+    folder = write_text_model(tmp_path_factory.mktemp("tiny"))
     return load_model(folder, RunSettings(threads=1, context=512, sequences=17))
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_part_is_refused_by_name(tmp_path):
 
 
 def test_ctrl_c_ends_with_75_and_the_command_that_goes_on(few, tmp_path, monkeypatch, capsys):
-    model = str(written(tmp_path / "model"))
+    model = str(write_text_model(tmp_path / "model"))
     small = ("--draft-tokens", "2", "--concurrency", "16", "--tokens", "4", "--threads", "1")
     json, work = tmp_path / "c.json", tmp_path / "work"
     command = ["certify", model, "--draft", "ngram", *small, "--json", str(json)]

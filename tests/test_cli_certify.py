@@ -1,7 +1,7 @@
 """`fewbit certify` on a tiny model, from the command line to the record and the page."""
 
 import pytest
-from test_cli_generate import written
+from tiny_text import write_text_model
 
 from fewbit.certify import planted
 from fewbit.cli.app import run
@@ -12,7 +12,7 @@ from fewbit.records.certificate import Certificate, Standing
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(written(tmp_path_factory.mktemp("tiny")))
+    return str(write_text_model(tmp_path_factory.mktemp("tiny")))
 
 
 SMALL = ("--draft-tokens", "3", "--concurrency", "1,16", "--tokens", "12", "--threads", "1")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.cli.drafts import chosen_draft
@@ -24,8 +23,8 @@ DRAFTS = ("nested", "exit:1", "low-bit:int4-g32", "ngram+nested", "suffix+exit:2
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """The paths of a model of floats and of one of 8 bits."""
-    folder, config = tmp_path_factory.mktemp("models"), CONFIGS["llama"]
-    source = write_text_files(write_huggingface(folder / "floats", config, random_weights(config)))
+    folder = tmp_path_factory.mktemp("models")
+    source = write_text_model(folder / "floats")
     quantize(open_model(source), built_in("rtn-int8-g32"), folder / "bits")
     return str(source), str(folder / "bits")
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from fakes import FakeDecoder, FakeExecutor
-from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.cli.streaming import interruptible, stream
@@ -30,14 +29,9 @@ from fewbit.runtime.pack import packed_form
 from fewbit.sampling import SamplingParams
 
 
-def written(folder, **options):
-    config = CONFIGS["llama"]
-    return write_text_files(write_huggingface(folder, config, random_weights(config)), **options)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(written(tmp_path_factory.mktemp("tiny")))
+    return str(write_text_model(tmp_path_factory.mktemp("tiny")))
 
 
 def generate(capsys, *arguments):
@@ -174,7 +168,7 @@ def test_bad_input_is_one_line_and_exit_code_2(model, capsys, arguments, words):
 
 
 def test_a_model_without_a_template_continues_the_text(tmp_path, capsys):
-    folder = written(tmp_path, template=False)
+    folder = write_text_model(tmp_path, template=False)
     code, _, err = generate(capsys, folder, "-p", "x", "--max-tokens", 2)
     assert code == 0
     assert "no chat template; the text is continued" in err
@@ -261,7 +255,7 @@ def test_a_conversation_reuses_its_prefix(model, capsys, monkeypatch):
 
 
 def test_a_chat_needs_a_template(tmp_path, capsys):
-    assert run(["chat", str(written(tmp_path, template=False))]) == 2
+    assert run(["chat", str(write_text_model(tmp_path, template=False))]) == 2
     assert "no chat template" in capsys.readouterr().err
 
 

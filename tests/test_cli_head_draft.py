@@ -6,8 +6,9 @@ import pytest
 from engine_storm import Storm, alone, requests
 from fakes import FakeDecoder
 from head_cases import head_weights, write_native, write_speculators
-from test_cli_generate import report_of, written
+from test_cli_generate import report_of
 from tiny_models import CONFIGS
+from tiny_text import write_text_model
 
 import fewbit
 from fewbit.certify import planted
@@ -31,7 +32,7 @@ CONFIG = CONFIGS["llama"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("head")
-    written(path / "target")
+    write_text_model(path / "target")
     write_native(path / "native", CONFIG, head_weights(CONFIG, own_embedding=False))
     write_speculators(path / "speculators", CONFIG, head_weights(CONFIG))
     return path

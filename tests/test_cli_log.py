@@ -6,8 +6,7 @@ import json
 import msgspec
 import pytest
 from test_cli_generate import endless_engine
-from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.cli.log import logged
@@ -21,9 +20,7 @@ from fewbit.sampling import SamplingParams
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    config = CONFIGS["llama"]
-    folder = write_huggingface(tmp_path_factory.mktemp("tiny"), config, random_weights(config))
-    return str(write_text_files(folder))
+    return str(write_text_model(tmp_path_factory.mktemp("tiny")))
 
 
 def lines(path):

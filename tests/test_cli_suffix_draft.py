@@ -1,7 +1,8 @@
 """`--draft suffix`, `--draft-text`, and a draft before a model, from the command line."""
 
 import pytest
-from test_cli_generate import report_of, written
+from test_cli_generate import report_of
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.cli.drafts import chosen_draft
@@ -10,7 +11,7 @@ from fewbit.errors import MissingError
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(written(tmp_path_factory.mktemp("tiny")))
+    return str(write_text_model(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from itertools import islice
 
 import pytest
 from msgspec.structs import replace
-from test_cli_generate import written
 from tiny_subjects import write_subject
+from tiny_text import write_text_model
 
 from fewbit.certify import certificate, planted
 from fewbit.cli.app import run
@@ -36,7 +36,7 @@ YES, NO, OPEN = Outcome.ACCEPT, Outcome.REJECT, Outcome.INCONCLUSIVE
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(written(tmp_path_factory.mktemp("tiny")))
+    return str(write_text_model(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_what_is_kept_is_not_timed_again_and_its_time_is_said(
 @pytest.mark.parametrize("of", ["target", "draft"])
 def test_timings_are_kept_of_a_model_with_all_that_it_says(tmp_path, file, of):
     """Weights alone do not say how inputs are rounded, nor what a prompt is."""
-    models = {name: written(tmp_path / name) for name in ("target", "draft")}
+    models = {name: write_text_model(tmp_path / name) for name in ("target", "draft")}
 
     def key():
         return fingerprint(_models(models["target"], str(models["draft"])))

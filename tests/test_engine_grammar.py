@@ -10,7 +10,7 @@ from fakes import FakeExecutor, FixedDraft
 from sampled_draft import SampledDraft
 from test_engine_rejection import logits_after
 from test_tokens_constraint import WIDE
-from tiny_text import END, write_text_files
+from tiny_text import END, text_tokenizer
 
 from fewbit.engine.request import Request
 from fewbit.engine.stop import StopCondition
@@ -19,7 +19,6 @@ from fewbit.sampling import SamplingParams
 from fewbit.speculate.drafts import NgramDraft
 from fewbit.speculate.model_draft import DraftModel, ModelDraft
 from fewbit.tokens.constraint import GrammarCompiler, GrammarConstraint
-from fewbit.tokens.from_hugging_face import from_hugging_face
 from fewbit.tokens.grammar import Grammar, GrammarKind
 
 SIZE = 320
@@ -40,9 +39,7 @@ PARAMS = {
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    folder = write_text_files(tmp_path_factory.mktemp("text"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    return from_hugging_face((folder / "tokenizer.json").read_bytes(), config)
+    return text_tokenizer(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")

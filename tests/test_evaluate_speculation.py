@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.engine.loaded import load_model
@@ -37,9 +36,7 @@ SETTINGS = SpeculationSettings(prompts=PROMPTS, tokens=24, concurrency=(1, 3), t
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    config = CONFIGS["llama"]
-    folder = write_huggingface(tmp_path_factory.mktemp("tiny"), config, random_weights(config))
-    return write_text_files(folder)
+    return write_text_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

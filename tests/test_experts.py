@@ -130,15 +130,19 @@ def test_a_mixtures_input_must_fit_in_memory(tmp_path):
 # --- statistics ---------------------------------------------------------------------------------
 
 
+def visited_and_routed(tmp_path):
+    """Return statistics by slot's input, the rows counted in them, float64, and who got each."""
+    source, texts = source_of(tmp_path), calibration()
+    buffers, counted = traced(source, texts), np.concatenate(texts.masks)
+    op = next(op for op in build_program(source.config).ops if isinstance(op, Mixture))
+    x, routed = (np.concatenate([b[name] for b in buffers])[counted] for name in (op.x, op.router))
+    return visited(source, texts), x.astype(np.float64), route(routed, op)[0]
+
+
 def test_statistics_are_those_of_the_rows_that_are_routed_to_the_expert(tmp_path):
     """Against the reference's buffers: its own rows, and k average rows of all."""
-    source, texts = source_of(tmp_path), calibration()
-    found, buffers = visited(source, texts), traced(source, texts)
-    op = next(op for op in build_program(source.config).ops if isinstance(op, Mixture))
-    counted = np.concatenate(texts.masks)
-    x = np.concatenate([b[op.x] for b in buffers])[counted].astype(np.float64)
-    chosen, _ = route(np.concatenate([b[op.router] for b in buffers])[counted], op)
-    for number in range(len(op.experts)):
+    found, x, chosen = visited_and_routed(tmp_path)
+    for number in range(CONFIG["num_experts"]):
         rows = x[(chosen == number).any(axis=1)]
         mean = x.T @ x / len(x)
         prior = int(np.ceil(np.trace(mean) ** 2 / np.square(mean).sum())) + 1
@@ -150,12 +154,7 @@ def test_statistics_are_those_of_the_rows_that_are_routed_to_the_expert(tmp_path
 
 
 def test_downs_inputs_are_what_gate_and_up_make_of_the_rows(tmp_path):
-    source, texts = source_of(tmp_path), calibration()
-    found, buffers = visited(source, texts), traced(source, texts)
-    op = next(op for op in build_program(source.config).ops if isinstance(op, Mixture))
-    counted = np.concatenate(texts.masks)
-    x = np.concatenate([b[op.x] for b in buffers])[counted].astype(np.float64)
-    chosen, _ = route(np.concatenate([b[op.router] for b in buffers])[counted], op)
+    found, x, chosen = visited_and_routed(tmp_path)
     weights = random_weights(CONFIG)
     stem = "model.layers.0.mlp.experts.2"
     gate = x @ weights[f"{stem}.gate_proj.weight"].T

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from test_quantize_transformed import deviation, recipe, settings
-from test_transformed import DENSE, ROUNDINGS, jitter, logits
+from test_transformed import DENSE, logits, opened_sources
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
 from fewbit.errors import BadFileError, UnsupportedError
@@ -42,21 +42,8 @@ OUTLIER = 7
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """Return a source by family, with its logits and the tolerance."""
-    folder, opened = tmp_path_factory.mktemp("models"), {}
-
-    def source(name):
-        if name not in opened:
-            found = open_model(
-                write_huggingface(folder / name, CONFIGS[name], random_weights(CONFIGS[name]))
-            )
-            plain = logits(found)
-            opened[name] = found, plain, ROUNDINGS * np.abs(logits(found, jitter) - plain).max()
-        return opened[name]
-
-    yield source
-    for found, *_ in opened.values():
-        found.close()
+    with opened_sources(tmp_path_factory.mktemp("models")) as found:
+        yield found
 
 
 def rotated(source):

@@ -2,8 +2,7 @@
 
 import msgspec
 import pytest
-from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_model
 
 from fewbit.cli import app
 from fewbit.engine.engine import Engine
@@ -27,9 +26,7 @@ PROMPTS = {"loops": ("abcabcabcabc", "xyxyxyxyxyxy"), "words": ("hello there",)}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    config = CONFIGS["llama"]
-    folder = write_huggingface(tmp_path_factory.mktemp("tiny"), config, random_weights(config))
-    return write_text_files(folder)
+    return write_text_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ import json
 
 import pytest
 from rich.console import Console
-from tiny_models import CONFIGS, random_weights, write_huggingface
-from tiny_text import write_text_files
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.errors import UsageError
@@ -22,9 +21,7 @@ SETTINGS = SpeedSettings(prompt=70, tokens=9, concurrency=(1, 3), threads=1, buf
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    config = CONFIGS["llama"]
-    folder = write_huggingface(tmp_path_factory.mktemp("tiny"), config, random_weights(config))
-    return write_text_files(folder)
+    return write_text_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

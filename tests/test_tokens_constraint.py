@@ -1,12 +1,11 @@
 """Masks of grammars against a slow truth: what the language's own words say about each token."""
 
 import itertools
-import json
 import re
 
 import numpy as np
 import pytest
-from tiny_text import END, write_text_files
+from tiny_text import END, text_tokenizer
 
 from fewbit.errors import RequestError
 from fewbit.keyed_random import Purpose, uniform
@@ -22,7 +21,6 @@ from fewbit.sampling import (
 from fewbit.sampling.distribution import History
 from fewbit.speculate.rows import pick
 from fewbit.tokens.constraint import GrammarCompiler
-from fewbit.tokens.from_hugging_face import from_hugging_face
 from fewbit.tokens.grammar import Grammar, GrammarKind
 from fewbit.tokens.tokenizer import Tokenizer
 
@@ -36,9 +34,7 @@ PATTERN = Grammar(GrammarKind.REGEX, "[ab]{2,3}!")
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    folder = write_text_files(tmp_path_factory.mktemp("text"))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    return from_hugging_face((folder / "tokenizer.json").read_bytes(), config)
+    return text_tokenizer(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")

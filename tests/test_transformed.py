@@ -7,6 +7,7 @@ at random. A transform changes a weight at most twice (fold and rotation) and ro
 as weights, so a few times that is allowed; planted bugs must leave it far behind.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -36,10 +37,10 @@ ROUNDINGS = 8
 ROWS = 24
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    """Return a source by family, with its logits and the tolerance."""
-    folder, opened = tmp_path_factory.mktemp("models"), {}
+@contextmanager
+def opened_sources(folder):
+    """Return a source by family, with its logits and the tolerance; each is opened once."""
+    opened = {}
 
     def source(name):
         if name not in opened:
@@ -53,6 +54,12 @@ def sources(tmp_path_factory):
     yield source
     for found, *_ in opened.values():
         found.close()
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    with opened_sources(tmp_path_factory.mktemp("models")) as found:
+        yield found
 
 
 def logits(source, change=None):

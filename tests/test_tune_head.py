@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from head_cases import KEPT, SIZES, head_weights, write_speculators
-from test_cli_generate import written
 from tiny_models import random_weights, write_huggingface
+from tiny_text import write_text_model
 
 from fewbit.cli.app import run
 from fewbit.errors import MissingError, UsageError
@@ -106,7 +106,7 @@ def test_windows_that_are_too_short_are_refused(target):
 @pytest.mark.interop
 @pytest.mark.usefixtures("one_thread")
 def test_from_the_command_line_to_a_text(tmp_path, capsys):
-    model = written(tmp_path / "model")
+    model = write_text_model(tmp_path / "model")
     text = tmp_path / "text.txt"
     text.write_text("hello hello again and again\n" * 200)
     arguments = ["draft", "train", str(model), "--out", str(tmp_path / "head")]

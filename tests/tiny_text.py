@@ -3,7 +3,10 @@
 import json
 
 import tokenizers
+from tiny_models import CONFIGS, random_weights, write_huggingface
 from tokenizers import decoders, models, pre_tokenizers
+
+from fewbit.tokens.from_hugging_face import from_hugging_face
 
 END = 256
 TEMPLATE = (
@@ -26,3 +29,16 @@ def write_text_files(folder, *, template=True):
         config["chat_template"] = TEMPLATE
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+def write_text_model(folder, name="llama", **options):
+    """Write a tiny model of a configuration with its text files; return the folder."""
+    config = CONFIGS[name]
+    return write_text_files(write_huggingface(folder, config, random_weights(config)), **options)
+
+
+def text_tokenizer(folder):
+    """Write the text files into a folder and return the tokenizer that they make."""
+    write_text_files(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    return from_hugging_face((folder / "tokenizer.json").read_bytes(), config)
