@@ -42,6 +42,9 @@ struct GramKernels {
                   const ColumnSums& sums);
 };
 
+// Whether this CPU has AMX's products of bf16.
+bool has_bfloat_tiles();
+
 // The best kernels of an instruction set that this CPU has. kAmx: "bf16/amx", inputs rounded to
 // bf16 (to nearest even, subnormal ones to 0) and each product of two exact; the others "f32/..",
 // all with the same bits: p = fma(x_i, x_j, p) over the rows of a block, then g = g + p.

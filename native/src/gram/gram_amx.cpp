@@ -7,35 +7,18 @@
 #include "gram/gram.h"
 #include "gram/moment_kernels.h"
 #include "simd/avx512.h"
+#include "simd/tiles.h"
 
 namespace fewbit {
 
 namespace {
 
-constexpr int kTile = 16;      // columns of the input
-constexpr int kStepRows = 32;  // rows of the input in a tile
 constexpr int kTilesWide = 4;  // of a panel
-constexpr size_t kTileBytes = 1024;
 // A panel: its first 32 columns as left factors, its last 32 so, and both as right factors. Each
 // half lies together, steps of 32 rows in order, since two of them must share a first-level cache.
 constexpr size_t kStepBytes = 2 * kTileBytes;
-constexpr size_t kHalfBytes = kGramRows / kStepRows * kStepBytes;
+constexpr size_t kHalfBytes = kGramRows / kTileDepth * kStepBytes;
 constexpr size_t kPanelBytes = 4 * kHalfBytes;
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-void configure() {
-  TileConfig config;
-  // The intrinsic claims to read 8 bytes only, and the compiler would drop the others.
-  __asm__ volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
-}
 
 void prefetch_rows(const float* x, int64_t stride) {
   Avx512::prefetch(x);
@@ -52,36 +35,8 @@ __m512i pair_of_rows(const float* x, int64_t stride, int64_t rows, __mmask16 col
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Transposes 16 vectors of 16 words: quarters of words, then quarters of 128-bit lanes.
-void transpose(const __m512i (&in)[kTile], uint8_t* out) {
-  __m512i quads[kTile];
-#pragma GCC unroll 4
-  for (int i = 0; i < kTile; i += 4) {
-    const __m512i a = _mm512_unpacklo_epi32(in[i], in[i + 1]);
-    const __m512i b = _mm512_unpackhi_epi32(in[i], in[i + 1]);
-    const __m512i c = _mm512_unpacklo_epi32(in[i + 2], in[i + 3]);
-    const __m512i d = _mm512_unpackhi_epi32(in[i + 2], in[i + 3]);
-    quads[i] = _mm512_unpacklo_epi64(a, c);
-    quads[i + 1] = _mm512_unpackhi_epi64(a, c);
-    quads[i + 2] = _mm512_unpacklo_epi64(b, d);
-    quads[i + 3] = _mm512_unpackhi_epi64(b, d);
-  }
-  // quads[4 g + w], lane l: word 4 l + w of the vectors 4 g .. 4 g + 3.
-#pragma GCC unroll 4
-  for (int w = 0; w < 4; ++w) {
-    const __m512i a = _mm512_shuffle_i32x4(quads[w], quads[4 + w], 0x44);
-    const __m512i b = _mm512_shuffle_i32x4(quads[w], quads[4 + w], 0xee);
-    const __m512i c = _mm512_shuffle_i32x4(quads[8 + w], quads[12 + w], 0x44);
-    const __m512i d = _mm512_shuffle_i32x4(quads[8 + w], quads[12 + w], 0xee);
-    _mm512_store_si512(out + 64 * w, _mm512_shuffle_i32x4(a, c, 0x88));
-    _mm512_store_si512(out + 64 * (4 + w), _mm512_shuffle_i32x4(a, c, 0xdd));
-    _mm512_store_si512(out + 64 * (8 + w), _mm512_shuffle_i32x4(b, d, 0x88));
-    _mm512_store_si512(out + 64 * (12 + w), _mm512_shuffle_i32x4(b, d, 0xdd));
-  }
-}
-
 void pack_bfloats(const float* x, int64_t stride, int64_t rows, int64_t columns, uint8_t* panel) {
-  for (int64_t row = 0; row < rows; row += kStepRows, panel += kStepBytes) {
+  for (int64_t row = 0; row < rows; row += kTileDepth, panel += kStepBytes) {
     for (int tile = 0; tile < kTilesWide; ++tile) {
       const int64_t left = columns - tile * kTile;
       const int wide = static_cast<int>(left < 0 ? 0 : left < kTile ? left : kTile);
@@ -90,7 +45,7 @@ void pack_bfloats(const float* x, int64_t stride, int64_t rows, int64_t columns,
 #pragma GCC unroll 16
       for (int p = 0; p < kTile; ++p) {
         // Rows lie on pages of their own, where the processor sees no stream.
-        prefetch_rows(from + (kStepRows + 2 * p) * stride, stride);
+        prefetch_rows(from + (kTileDepth + 2 * p) * stride, stride);
         pairs[p] =
             pair_of_rows(from + 2 * p * stride, stride, rows - row - 2 * p, Avx512::first(wide));
       }
@@ -98,7 +53,7 @@ void pack_bfloats(const float* x, int64_t stride, int64_t rows, int64_t columns,
       uint8_t* right_tile = left_tile + 2 * kHalfBytes;
 #pragma GCC unroll 16
       for (int p = 0; p < kTile; ++p) _mm512_store_si512(right_tile + 64 * p, pairs[p]);
-      transpose(pairs, left_tile);
+      transpose_words(pairs, left_tile);
     }
   }
 }
@@ -120,7 +75,7 @@ void multiply_quarter(const uint8_t* a, const uint8_t* b, int64_t rows, Sums (&s
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  for (int64_t row = 0; row < rows; row += kStepRows, a += kStepBytes, b += kStepBytes) {
+  for (int64_t row = 0; row < rows; row += kTileDepth, a += kStepBytes, b += kStepBytes) {
     _tile_loadd(4, a, 64);
     _tile_loadd(6, b, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -138,7 +93,7 @@ void multiply_quarter(const uint8_t* a, const uint8_t* b, int64_t rows, Sums (&s
 
 void multiply_bfloats(const uint8_t* a, const uint8_t* b, int64_t rows, int64_t a_columns,
                       int64_t b_columns, float* c, int64_t stride) {
-  configure();
+  configure_whole_tiles();
   alignas(64) Sums sums[2][2];
   // From quarter to quarter one half of the factors stays.
   for (const auto& [i, j] : {std::pair{0, 0}, {0, 1}, {1, 1}, {1, 0}}) {

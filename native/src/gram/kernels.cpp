@@ -16,18 +16,19 @@ extern const GramKernels kAmxGram;
 extern const GramKernels kNeonGram;
 #endif
 
-namespace {
-
-#if defined(__x86_64__)
 // CPUID 7.0: EDX bit 22 is amx-bf16. CPUID 7.1: EAX bit 5 is avx512-bf16.
 bool has_bfloat_tiles() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || ((d >> 22) & 1u) == 0) return false;
-  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 5) & 1u);
-}
+#if defined(__x86_64__)
+  static const bool available = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || ((d >> 22) & 1u) == 0) return false;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 5) & 1u) == 1;
+  }();
+  return available;
+#else
+  return false;
 #endif
-
-}  // namespace
+}
 
 const GramKernels& gram_kernels(Isa isa) {
   switch (isa) {
@@ -36,10 +37,8 @@ const GramKernels& gram_kernels(Isa isa) {
       return kAvx2Gram;
     case Isa::kAvx512Vnni:
       return kAvx512Gram;
-    case Isa::kAmx: {
-      static const bool tiles = has_bfloat_tiles();
-      return tiles ? kAmxGram : kAvx512Gram;
-    }
+    case Isa::kAmx:
+      return has_bfloat_tiles() ? kAmxGram : kAvx512Gram;
 #elif defined(__aarch64__)
     case Isa::kNeon:
       return kNeonGram;
