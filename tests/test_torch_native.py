@@ -137,6 +137,43 @@ def test_gated_activations(isa, gelu):
         torch.testing.assert_close(part.double(), leaf.grad, rtol=HALF, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "width"), [(3, 16), (130, 37)])
+def test_norms_and_their_gradients(isa, kind, rows, width):
+    x, factor = floats(rows, width).to(kind), floats(width, seed=1)
+    leaves = x.double().requires_grad_(), factor.double().requires_grad_()
+    exact = leaves[0] / (leaves[0].square().mean(-1, keepdim=True) + 1e-3).sqrt() * leaves[1]
+    pull = halves(rows, width, seed=2)
+    exact.backward(pull.double())
+    found, inverse = torch_native.normed(x, factor, 1e-3)
+    torch.testing.assert_close(found.double(), exact.detach(), rtol=HALF, atol=1e-6)
+    towards, towards_factor = torch_native.normed_back(pull, x, factor, inverse)
+    assert towards.dtype is kind
+    # Differences of float32 numbers of size 10; sums of 130 products of size 4.
+    torch.testing.assert_close(
+        towards.double(), leaves[0].grad, rtol=HALF if kind is torch.bfloat16 else 0, atol=1e-5
+    )
+    torch.testing.assert_close(towards_factor.double(), leaves[1].grad, rtol=0, atol=1e-4)
+
+
+def angles(length, half):
+    turns = floats(length, half).double()
+    return torch.cat([turns.cos(), turns.sin()], -1).float()
+
+
+@pytest.mark.parametrize("half", [4, 32])
+def test_rotations_have_the_bits_of_the_formula(isa, half):
+    x, table = halves(2, 5, 3 * 2 * half), angles(5, half)
+    cosine, sine = table[:, None, :half], table[:, None, half:]
+    a, b = x.float().unflatten(-1, (3, 2, half)).unbind(-2)
+    turned = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1).flatten(-2)
+    found = torch_native.rotated(x, table, back=False)
+    assert torch.equal(found, turned.bfloat16())
+    # Two roundings to bf16 of coordinates of size 4.
+    back = torch_native.rotated(found, table, back=True)
+    torch.testing.assert_close(back, x, rtol=HALF, atol=4 * HALF)
+
+
 def test_all_instruction_sets_give_the_same_bits(monkeypatch):
     found = []
     for name in ISAS:
@@ -145,7 +182,11 @@ def test_all_instruction_sets_give_the_same_bits(monkeypatch):
         scores = halves(37, 37)
         torch_native.seen_softmax(scores, 0.3, None)
         kl = torch_native.pulled(theirs, ours, torch.ones(4), (None, 5.0))
-        found.append((ours, kl, scores, *torch_native.gated_back(ours, theirs, theirs, gelu=True)))
+        norm = torch_native.normed(theirs, floats(321), 1e-3)
+        back = torch_native.normed_back(ours, theirs, floats(321), norm[1])
+        gates = torch_native.gated_back(ours, theirs, theirs, gelu=True)
+        turned = torch_native.rotated(theirs[:, :320].contiguous(), angles(4, 20), back=True)
+        found.append((ours, kl, scores, *norm, *back, *gates, turned))
     for others in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
 
@@ -153,5 +194,13 @@ def test_all_instruction_sets_give_the_same_bits(monkeypatch):
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="equal logits"):
         torch_native.pulled(halves(2, 16), halves(2, 32), torch.ones(2), (None, None))
+    with pytest.raises(ValueError, match="share a depth"):
+        torch_native.multiplied(halves(2, 16), halves(32, 2))
+    with pytest.raises(ValueError, match="rows and the right one's columns"):
+        torch_native.multiplied(halves(2, 16), halves(16, 2), out=halves(2, 3))
+    with pytest.raises(ValueError, match="whole sequences"):
+        torch_native.rotated(halves(3, 32), angles(2, 16), back=False)
+    with pytest.raises(ValueError, match="a factor for each column"):
+        torch_native.normed(halves(3, 32), floats(31), 1e-3)
     with pytest.raises(ValueError, match="of 16 columns"):
         torch_native.dequantized(torch.zeros(2, 24, dtype=torch.int8), floats(2, 1), None, None)

@@ -413,6 +413,75 @@ def dequantize_rows(
     out: NDArray[np.uint16],
     isa: str,
 ) -> None: ...
+def norm(
+    pool: ThreadPool,
+    *,
+    x: NDArray[np.float32] | NDArray[np.uint16],
+    factor: NDArray[np.float32],
+    eps: float,
+    out: NDArray[np.uint16],
+    inverse: NDArray[np.float32],
+    isa: str,
+) -> None: ...
+def norm_back(
+    pool: ThreadPool,
+    *,
+    x: NDArray[np.float32] | NDArray[np.uint16],
+    factor: NDArray[np.float32],
+    inverse: NDArray[np.float32],
+    gradient: NDArray[np.uint16],
+    towards: NDArray[np.float32] | NDArray[np.uint16],
+    towards_factor: NDArray[np.float32],
+    isa: str,
+) -> None: ...
+def rotate(
+    pool: ThreadPool,
+    *,
+    x: NDArray[np.uint16],
+    table: NDArray[np.float32],
+    back: bool,
+    out: NDArray[np.uint16],
+    isa: str,
+) -> None: ...
+def attended(
+    pool: ThreadPool,
+    *,
+    q: NDArray[np.uint16],
+    k: NDArray[np.uint16],
+    v: NDArray[np.uint16],
+    length: int,
+    width: int,
+    window: int,
+    scale: float,
+    out: NDArray[np.uint16],
+    isa: str,
+) -> None: ...
+def attended_back(
+    pool: ThreadPool,
+    *,
+    q: NDArray[np.uint16],
+    k: NDArray[np.uint16],
+    v: NDArray[np.uint16],
+    length: int,
+    width: int,
+    window: int,
+    scale: float,
+    gradient: NDArray[np.uint16],
+    towards_q: NDArray[np.uint16],
+    towards_k: NDArray[np.uint16],
+    towards_v: NDArray[np.uint16],
+    isa: str,
+) -> None: ...
+def multiplies(isa: str) -> bool: ...
+def multiplied(
+    pool: ThreadPool,
+    *,
+    left: NDArray[np.uint16],
+    right: NDArray[np.uint16],
+    out: NDArray[np.uint16],
+    add: bool,
+    isa: str,
+) -> None: ...
 def gather_groups(
     pool: ThreadPool,
     *,

@@ -26,6 +26,7 @@ struct GridRows {
 // One row of an attention's scores: positions [first, last) are seen.
 struct SeenRow {
   uint16_t* values;
+  float* room;  // [length], where exponentials wait for their sum; not for gradients
   int64_t length;
   int64_t first;
   int64_t last;
@@ -46,6 +47,23 @@ struct GatedPull {
   const uint16_t* up;
   uint16_t* towards_gate;
   uint16_t* towards_up;
+};
+
+// A norm's input, float32 or bf16, and 1 / sqrt(mean(x^2) + eps) of every row.
+struct NormRows {
+  const void* values;  // [rows][width]
+  bool halves;         // bf16
+  int64_t width;
+  const float* factor;  // [width]
+  float* inverse;       // [rows]
+};
+
+// The gradient of a norm's result, and where those of its input (of the input's type) and of its
+// factor go.
+struct NormPull {
+  const uint16_t* gradient;
+  void* towards;
+  float* factor;  // [width], added to
 };
 
 struct TrainingKernels {
@@ -72,6 +90,16 @@ struct TrainingKernels {
 
   // Its gradients, with that of the result.
   void (*gated_back)(const GatedPull& pull, int64_t length, bool gelu);
+
+  // A row's norm, x times its inverse times the factor, with the inverse put in its place.
+  void (*norm)(const NormRows& rows, int64_t row, float eps, uint16_t* out);
+
+  // Its gradients, with that of the result.
+  void (*norm_back)(const NormRows& rows, int64_t row, const NormPull& pull);
+
+  // Turns a head, its halves being the two coordinates, by angles whose cosines and then sines are
+  // in `table` [2 half]; `sign` 1 or -1 is the direction.
+  void (*rotate)(const uint16_t* x, const float* table, int64_t half, float sign, uint16_t* out);
 };
 
 const TrainingKernels& training_kernels(Isa isa);

@@ -39,6 +39,24 @@ struct Training {
     std::memcpy(p, part, lanes * sizeof(uint16_t));
   }
 
+  template <class T>
+  FEWBIT_INLINE F32 load_any(const T* p, int lanes) {
+    if constexpr (sizeof(T) == sizeof(uint16_t)) {
+      return load(p, lanes);
+    } else {
+      return lanes == kLanes ? S::load(p) : S::load_n(p, lanes);
+    }
+  }
+
+  template <class T>
+  FEWBIT_INLINE void store_any(T* p, F32 x, int lanes) {
+    if constexpr (sizeof(T) == sizeof(uint16_t)) {
+      store(p, x, lanes);
+    } else {
+      lanes == kLanes ? S::store(p, x) : S::store_n(p, x, lanes);
+    }
+  }
+
   FEWBIT_INLINE F32 or_nothing(F32 x, int lanes, float nothing) {
     if (lanes == kLanes) return x;
     float part[kLanes];
@@ -109,18 +127,19 @@ struct Training {
     F32 largest = S::set1(kNothing);
     runs(row.first, row.last, [&](int64_t at, int lanes) {
       const F32 x = S::mul(load(row.values + at, lanes), factor);
+      store_any(row.room + at, x, lanes);
       largest = S::max(or_nothing(x, lanes, kNothing), largest);
     });
     const F32 top = S::set1(S::reduce_max(largest));
     F32 sum = S::zero_f32();
     runs(row.first, row.last, [&](int64_t at, int lanes) {
-      const F32 x = S::mul(load(row.values + at, lanes), factor);
-      sum = S::add(sum, or_nothing(exp<S>(S::sub(x, top)), lanes, 0.0f));
+      const F32 e = exp<S>(S::sub(load_any(row.room + at, lanes), top));
+      store_any(row.room + at, e, lanes);
+      sum = S::add(sum, or_nothing(e, lanes, 0.0f));
     });
     const F32 inverse = S::set1(1.0f / S::reduce_add(sum));
     runs(row.first, row.last, [&](int64_t at, int lanes) {
-      const F32 x = S::mul(load(row.values + at, lanes), factor);
-      store(row.values + at, S::mul(exp<S>(S::sub(x, top)), inverse), lanes);
+      store(row.values + at, S::mul(load_any(row.room + at, lanes), inverse), lanes);
     });
     clear_unseen(row);
   }
@@ -226,13 +245,75 @@ struct Training {
       store(pull.towards_up + at, S::mul(gradient, bent), lanes);
     });
   }
+
+  template <class T>
+  static void norm_of(const NormRows& rows, int64_t row, float eps, uint16_t* out) {
+    const T* x = static_cast<const T*>(rows.values) + row * rows.width;
+    F32 squares = S::zero_f32();
+    runs(0, rows.width, [&](int64_t at, int lanes) {
+      const F32 v = load_any(x + at, lanes);
+      squares = S::fma(v, v, squares);
+    });
+    const float mean = S::reduce_add(squares) / static_cast<float>(rows.width);
+    rows.inverse[row] = 1.0f / std::sqrt(mean + eps);
+    const F32 inverse = S::set1(rows.inverse[row]);
+    runs(0, rows.width, [&](int64_t at, int lanes) {
+      const F32 h = S::mul(load_any(x + at, lanes), inverse);
+      store(out + at, S::mul(h, load_any(rows.factor + at, lanes)), lanes);
+    });
+  }
+
+  static void norm(const NormRows& rows, int64_t row, float eps, uint16_t* out) {
+    if (rows.halves) return norm_of<uint16_t>(rows, row, eps, out);
+    norm_of<float>(rows, row, eps, out);
+  }
+
+  // With h = x inverse and g the gradient: (g factor - h mean(g factor h)) inverse, and g h.
+  template <class T>
+  static void norm_back_of(const NormRows& rows, int64_t row, const NormPull& pull) {
+    const T* x = static_cast<const T*>(rows.values) + row * rows.width;
+    const uint16_t* gradient = pull.gradient + row * rows.width;
+    T* towards = static_cast<T*>(pull.towards) + row * rows.width;
+    const F32 inverse = S::set1(rows.inverse[row]);
+    F32 sum = S::zero_f32();
+    runs(0, rows.width, [&](int64_t at, int lanes) {
+      const F32 h = S::mul(load_any(x + at, lanes), inverse);
+      const F32 product = S::mul(load(gradient + at, lanes), h);
+      store_any(pull.factor + at, S::add(load_any(pull.factor + at, lanes), product), lanes);
+      sum = S::fma(product, load_any(rows.factor + at, lanes), sum);
+    });
+    const F32 mean = S::set1(S::reduce_add(sum) / static_cast<float>(rows.width));
+    runs(0, rows.width, [&](int64_t at, int lanes) {
+      const F32 h = S::mul(load_any(x + at, lanes), inverse);
+      const F32 g = S::mul(load(gradient + at, lanes), load_any(rows.factor + at, lanes));
+      store_any(towards + at, S::mul(S::sub(g, S::mul(h, mean)), inverse), lanes);
+    });
+  }
+
+  static void norm_back(const NormRows& rows, int64_t row, const NormPull& pull) {
+    if (rows.halves) return norm_back_of<uint16_t>(rows, row, pull);
+    norm_back_of<float>(rows, row, pull);
+  }
+
+  static void rotate(const uint16_t* x, const float* table, int64_t half, float sign,
+                     uint16_t* out) {
+    const F32 direction = S::set1(sign);
+    runs(0, half, [&](int64_t at, int lanes) {
+      const F32 cosine = load_any(table + at, lanes);
+      const F32 sine = S::mul(load_any(table + half + at, lanes), direction);
+      const F32 a = load(x + at, lanes);
+      const F32 b = load(x + half + at, lanes);
+      store(out + at, S::sub(S::mul(a, cosine), S::mul(b, sine)), lanes);
+      store(out + half + at, S::add(S::mul(b, cosine), S::mul(a, sine)), lanes);
+    });
+  }
 };
 
 template <class S>
 constexpr TrainingKernels make_training_kernels() {
   using K = Training<S>;
-  return {&K::dequantize, &K::gather, &K::softmax,   &K::softmax_back,
-          &K::pull,       &K::gated,  &K::gated_back};
+  return {&K::dequantize, &K::gather,     &K::softmax, &K::softmax_back, &K::pull,
+          &K::gated,      &K::gated_back, &K::norm,    &K::norm_back,    &K::rotate};
 }
 
 }  // namespace fewbit

@@ -20,7 +20,6 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from fewbit.errors import UnsupportedError
@@ -47,7 +46,7 @@ from fewbit.program import (
     Slot,
     Softcap,
 )
-from fewbit.runtime.torch_ops import Attend, RmsNormed, Rotate, RoundedActivations, gated
+from fewbit.runtime.torch_ops import RoundedActivations, attend, gated, linear, rms_normed, rotated
 
 
 class Weights(Protocol):
@@ -224,8 +223,7 @@ class TorchExecutor:
     @_op.register
     def _(self, op: RmsNorm, buffers: _Buffers, tokens: Tensor) -> Tensor:
         x, factor = buffers[op.x], self._weights.vector(op.weight) + op.offset
-        runs = x.unflatten(-1, (-1, op.width))
-        return RmsNormed.apply(runs, factor, op.eps, self._arithmetic).reshape(x.shape)
+        return rms_normed(x, factor, op.eps, self._arithmetic)
 
     @_op.register
     def _(self, op: Linear, buffers: _Buffers, tokens: Tensor) -> Tensor:
@@ -233,9 +231,7 @@ class TorchExecutor:
 
     @_op.register
     def _(self, op: Rope, buffers: _Buffers, tokens: Tensor) -> Tensor:
-        x = buffers[op.x]
-        cos, sin = buffers[op.table].unsqueeze(-2).chunk(2, -1)
-        return Rotate.apply(x.unflatten(-1, (-1, op.head_dim)), cos, sin).reshape(x.shape)
+        return rotated(buffers[op.x], buffers[op.table])
 
     @_op.register
     def _(self, op: Hadamard, buffers: _Buffers, tokens: Tensor) -> Tensor:
@@ -248,8 +244,7 @@ class TorchExecutor:
 
     @_op.register
     def _(self, op: Attention, buffers: _Buffers, tokens: Tensor) -> Tensor:
-        q, k, v = (buffers[name].unflatten(-1, (-1, op.head_dim)) for name in (op.q, op.k, op.v))
-        return Attend.apply(q, k, v, op).flatten(-2)
+        return attend(buffers[op.q], buffers[op.k], buffers[op.v], op)
 
     @_op.register
     def _(self, op: GatedActivation, buffers: _Buffers, tokens: Tensor) -> Tensor:
@@ -291,7 +286,7 @@ class TorchExecutor:
         if weight in self._rounded:
             x = RoundedActivations.apply(x)
         vector = None if bias is None else self._weights.vector(bias).to(self._arithmetic)
-        return functional.linear(x, self._weights.matrix(weight), vector)
+        return linear(x, self._weights.matrix(weight), vector)
 
 
 def _segments(program: Program, ops: tuple[Op, ...], wanted: Buffer) -> tuple[_Segment, ...]:

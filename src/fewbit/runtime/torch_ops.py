@@ -16,47 +16,77 @@ ACTIVATION_RUN = 32
 """Inputs that share one dynamic scale where activations are rounded to int8."""
 
 
-class Rotate(torch.autograd.Function):
-    """Rope on [batch, length, heads, head_dim]; the gradient turns back by the same angle."""
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(table)
+        return _turned(x, table, back=False)
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return _turned(gradients[0], cos, -sin), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _turned(gradients[0], *ctx.saved_tensors, back=True), None
 
 
-class RmsNormed(torch.autograd.Function):
-    """y = x / sqrt(mean(x^2) + eps) * factor over the last axis, in float32.
+def rotated(x: Tensor, table: Tensor) -> Tensor:
+    """Return rope of [batch, length, heads * head_dim]; the gradient turns back by the same angle.
 
-    With r = sqrt(mean(x^2) + eps), h = x / r and g the gradient of y, the gradient of factor is
-    sum g h and that of x is (g factor - h mean(g factor h)) / r. Only x and r are kept.
+    Args:
+        x: float32 or bf16.
+        table: float32 [length, head_dim], cosines and then sines.
     """
+    return _Rotate.apply(x, table)
 
+
+class _RmsNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: Tensor, eps: float, out: torch.dtype) -> Tensor:
+    def forward(ctx: Any, x: Tensor, factor: Tensor, eps: float) -> Tensor:
         x = x.float()
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, factor, inverse)
-        return (x * inverse).mul_(factor).to(out)
+        return (x * inverse).mul_(factor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         x, factor, inverse = ctx.saved_tensors
         gradient = gradients[0].float()
         h = x * inverse
         towards = (gradient * h).reshape(-1, len(factor)).sum(0)
         gradient = gradient * factor
         mean = torch.linalg.vecdot(gradient, h).div_(h.shape[-1]).unsqueeze(-1)
-        return gradient.sub_(h.mul_(mean)).mul_(inverse), towards, None, None
+        return gradient.sub_(h.mul_(mean)).mul_(inverse), towards, None
 
 
-class Attend(torch.autograd.Function):
+class _RmsNormInOnePass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor, eps: float) -> Tensor:
+        found, inverse = torch_native.normed(x, factor, eps)
+        ctx.save_for_backward(x, factor, inverse)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *torch_native.normed_back(gradients[0], *ctx.saved_tensors), None
+
+
+def rms_normed(x: Tensor, factor: Tensor, eps: float, out: torch.dtype) -> Tensor:
+    """Return x / sqrt(mean(x^2) + eps) * factor over the last axis, computed in float32.
+
+    With r = sqrt(mean(x^2) + eps), h = x / r and g the gradient of the result, the gradient of
+    factor is sum g h and that of x is (g factor - h mean(g factor h)) / r. Only x and r are kept.
+
+    Args:
+        x: float32 or bf16 [.., n * width].
+        factor: float32 [width].
+        eps: added to the mean.
+        out: the result's type.
+    """
+    rows = x.reshape(-1, len(factor))
+    norm = _RmsNormInOnePass if out is torch.bfloat16 else _RmsNorm
+    return norm.apply(rows, factor, eps).reshape(x.shape)
+
+
+class _Attend(torch.autograd.Function):
     """Causal attention of whole sequences, one sequence and key head at a time.
 
     With s = cap(scale q k^T), p = softmax(s) over the keys seen, y = p v and g the gradient of y:
@@ -93,6 +123,71 @@ class Attend(torch.autograd.Function):
         return *towards, None
 
 
+class _AttendAtOnce(torch.autograd.Function):
+    """The same where products are native: a sequence and key head a thread."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, op: Attention) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        ctx.op = op
+        return torch_native.attended(q, k, v, op)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v = ctx.saved_tensors
+        return *torch_native.attended_back(gradients[0], q, k, v, ctx.op), None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, op: Attention) -> Tensor:
+    """Return causal attention of q, k and v, [batch, length, heads * head_dim] each."""
+    if _in_one_pass(q, op) and torch_native.multiplies():
+        return _AttendAtOnce.apply(q, k, v, op)
+    q, k, v = (x.unflatten(-1, (-1, op.head_dim)) for x in (q, k, v))
+    return _Attend.apply(q, k, v, op).flatten(-2)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        pull = gradients[0].reshape(-1, len(weight))
+        towards: list[Tensor | None] = [None, None, None]
+        if ctx.needs_input_grad[0]:
+            towards[0] = (pull @ weight).reshape(x.shape)
+        if ctx.needs_input_grad[1]:
+            towards[1] = product_over_rows(pull, x.reshape(-1, x.shape[-1]))
+        if ctx.needs_input_grad[2]:
+            towards[2] = pull.float().sum(0)
+        return tuple(towards)
+
+
+def product_over_rows(
+    left: Tensor, right: Tensor, *, out: Tensor | None = None, add: bool = False
+) -> Tensor:
+    """Return left^T right of matrices with the same rows; with `add`, on top of what `out` holds.
+
+    It gives weights their gradients, and in bf16 the native core does it faster than torch, which
+    is the faster one at products whose sums run along rows.
+    """
+    if left.dtype is torch.bfloat16 and torch_native.multiplies():
+        return torch_native.multiplied(left.T, right, out=out, add=add)
+    if out is None:
+        return left.T @ right
+    return out.addmm_(left.T, right) if add else torch.mm(left.T, right, out=out)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b, [.., outputs], in the type of x [.., inputs] and W [outputs, inputs]."""
+    if x.dtype is torch.bfloat16 and torch_native.multiplies():
+        return _Linear.apply(x, weight, bias)
+    return functional.linear(x, weight, bias)
+
+
 class RoundedActivations(torch.autograd.Function):
     """Rounds as `int8-g32` does (see the reference executor); the gradient passes as it is."""
 
@@ -108,13 +203,14 @@ class RoundedActivations(torch.autograd.Function):
         return gradients[0]
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.float().chunk(2, -1)
-    turned = torch.empty_like(x)
-    first, second = turned.chunk(2, -1)
-    first.copy_((a * cos).sub_(b * sin))
-    second.copy_((b * cos).add_(a * sin))
-    return turned
+def _turned(x: Tensor, table: Tensor, *, back: bool) -> Tensor:
+    if x.dtype is torch.bfloat16:
+        return torch_native.rotated(x, table, back=back)
+    heads = x.unflatten(-1, (-1, table.shape[-1]))
+    cos, sin = table.unsqueeze(-2).chunk(2, -1)
+    a, b = heads.chunk(2, -1)
+    sin = -sin if back else sin
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).reshape(x.shape)
 
 
 def _heads(batch: int, op: Attention) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
