@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fewbit.runtime import torch_native
+from fewbit.runtime.torch_ops import product_over_rows
 from fewbit.tune.memory import CHUNK
 
 _ROWS = 32
@@ -27,9 +28,9 @@ class Outputs:
     cap: float | None = None
     """Of the soft cap, where there is one."""
 
-    def logits(self, rows: slice) -> Tensor:
-        """Return the logits of some rows before the cap, in the states' type."""
-        return self.states[rows] @ self.table.T
+    def logits(self, rows: slice, out: Tensor) -> Tensor:
+        """Put some rows' logits before the cap, in the states' type, at the start of `out`."""
+        return torch.mm(self.states[rows], self.table.T, out=out[: len(self.states[rows])])
 
 
 def divergence(source: Outputs, student: Outputs, shares: Tensor) -> Tensor:
@@ -50,9 +51,9 @@ def divergence(source: Outputs, student: Outputs, shares: Tensor) -> Tensor:
 
 def row_divergences(source: Outputs, student: Outputs) -> Tensor:
     """Return KL(source_r || student_r) of every row, float32 [rows]."""
-    found = torch.empty(len(student.states))
+    found, places = torch.empty(len(student.states)), _places(student)
     for chunk in _chunks(student):
-        theirs, ours = source.logits(chunk), student.logits(chunk)
+        theirs, ours = source.logits(chunk, places[0]), student.logits(chunk, places[1])
         found[chunk] = _pull(theirs, ours, torch.zeros(len(ours)), (source.cap, student.cap))
     return found
 
@@ -69,22 +70,22 @@ class _Divergence(torch.autograd.Function):
     ) -> Tensor:
         student = Outputs(states, table, cap)
         towards_states = torch.empty_like(states)
-        towards_table = torch.zeros_like(table) if ctx.needs_input_grad[1] else None
-        total = torch.zeros(())
+        towards_table = torch.empty_like(table) if ctx.needs_input_grad[1] else None
+        total, places = torch.zeros(()), _places(student)
         for chunk in _chunks(student):
-            theirs, ours = source.logits(chunk), student.logits(chunk)
+            theirs, ours = source.logits(chunk, places[0]), student.logits(chunk, places[1])
             kl = _pull(theirs, ours, shares[chunk], (source.cap, cap))
             total += torch.dot(kl, shares[chunk])
             torch.mm(ours, table, out=towards_states[chunk])
             if towards_table is not None:
-                towards_table.addmm_(ours.T, states[chunk])
+                product_over_rows(ours, states[chunk], out=towards_table, add=chunk.start > 0)
         ctx.save_for_backward(towards_states, towards_table)
         return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         towards_states, towards_table = ctx.saved_tensors
-        if towards_table is not None:
+        if towards_table is not None and float(gradients[0]) != 1:
             towards_table = towards_table * gradients[0].to(towards_table.dtype)
         return towards_states * gradients[0], towards_table, None, None, None
 
@@ -133,9 +134,20 @@ def _capped(logits: Tensor, cap: float | None) -> Tensor:
 
 
 def _chunks(student: Outputs) -> Iterator[slice]:
-    rows = max(1, CHUNK // len(student.table))
+    rows = _chunk_rows(student)
     for start in range(0, len(student.states), rows):
         yield slice(start, start + rows)
+
+
+def _places(student: Outputs) -> tuple[Tensor, Tensor]:
+    """Return room for a chunk's logits of both sides: fresh memory for each would cost more."""
+    shape = min(_chunk_rows(student), len(student.states)), len(student.table)
+    kind = student.states.dtype
+    return torch.empty(shape, dtype=kind), torch.empty(shape, dtype=kind)
+
+
+def _chunk_rows(student: Outputs) -> int:
+    return max(1, CHUNK // len(student.table))
 
 
 def _parts(rows: int) -> Iterator[slice]:
