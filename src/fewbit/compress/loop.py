@@ -39,6 +39,7 @@ from fewbit.compress.steps import (
     reason_to_try,
     tuned,
 )
+from fewbit.compress.unseen import require_unseen
 from fewbit.errors import NumericalError, UsageError
 from fewbit.evaluate.axis import Axis
 from fewbit.evaluate.evaluation import (
@@ -52,6 +53,7 @@ from fewbit.model.weights import open_model
 from fewbit.progress import Progress, unwatched
 from fewbit.quantization import QuantizationPlan, QuantizeSettings
 from fewbit.quantization.job import ASKED, Job, Resume, claimed_job
+from fewbit.quantization.pipeline import needs_text
 from fewbit.quantization.target import Budget, Target
 from fewbit.recipes import find
 from fewbit.records.base import Record
@@ -199,6 +201,7 @@ class _Run:
     def steps(self) -> tuple[list[Step], list[Untried]]:
         """Return what is to be tried, and what of what was named is not worth it."""
         if self.settings.budget is not None and self.settings.recipes is None:
+            require_unseen(self.axes, self.settings.text, self.workshop.source)
             form, _ = self.uniform
             text = self.settings.budget.text
             tuning = self.settings.tune_windows > 0 and is_tunable()
@@ -206,6 +209,8 @@ class _Run:
         names, runtime = self.settings.recipes, self.settings.runtime
         recipes = usual_recipes(runtime) if names is None else tuple(map(find, names))
         _require_text(recipes, self.settings.tune_windows)
+        if any(map(needs_text, recipes)):
+            require_unseen(self.axes, self.settings.text, self.workshop.source)
         plans, left_out = ladder(self.workshop, recipes)
         return [Step(p.recipe.name, Kind.NAMED, p.recipe, 1.0) for p in plans], left_out
 

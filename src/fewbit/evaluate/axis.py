@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from fewbit.calibrate.text import Documents
 from fewbit.evaluate.arms import Arms
 from fewbit.progress import Progress
 from fewbit.records.measurement import AxisResult, Measure
@@ -43,4 +44,14 @@ class Axis(Protocol):
             NumericalError: an arm gives values that are not finite.
             UnsupportedError: an arm cannot do what the axis asks of it.
         """
+        ...
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """An axis that measures on texts; whoever is calibrated on one of them is refused."""
+
+    @property
+    def texts(self) -> tuple[Documents, ...]:
+        """All of them."""
         ...

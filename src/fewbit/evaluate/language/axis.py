@@ -91,6 +91,11 @@ class LanguageAxis:
         """Slices by domain and token, whichever the text has, and that nothing begins twice."""
         return Brings(possible_slices(), (BEGINS_ONCE,))
 
+    @property
+    def texts(self) -> tuple[Documents, ...]:
+        """The main text, what the conversations say, and the passages."""
+        return self.documents, built_in.chats_text(self.conversations), self.passages
+
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Score every sequence on every arm.
 
@@ -145,8 +150,7 @@ class LanguageAxis:
             candidate.model.checkpoint.close()
 
     def _calibrated(self, candidate: Subject) -> Iterator[str]:
-        texts = (self.documents, built_in.chats_text(self.conversations), self.passages)
-        for text in texts:
+        for text in self.texts:
             yield from refuse_seen(text, candidate)
 
     def _require_context(self, most: int) -> None:

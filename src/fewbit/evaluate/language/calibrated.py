@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fewbit.calibrate.entries import Conversation, Entry, Passage, read_entries
@@ -73,9 +73,20 @@ def refuse_calibrated(
     """
     if manifest is None:
         return ()
-    notes = [] if manifest.importance is None else [_unknown(manifest.importance.name)]
+    notes = () if manifest.importance is None else (_unknown(manifest.importance.name),)
     named = () if manifest.calibration is None else manifest.calibration.texts
-    for name in (text.name for text in named if text.name != SAMPLES_TEXT):
+    return (*notes, *refuse_named(documents, [text.name for text in named], decode))
+
+
+def refuse_named(
+    documents: Documents, names: Iterable[str], decode: Decode | None = None
+) -> tuple[str, ...]:
+    """Compare a text with calibration texts by the names that records have of them.
+
+    Arguments, what is returned and raised as of `refuse_calibrated`.
+    """
+    notes = []
+    for name in (name for name in names if name != SAMPLES_TEXT):
         known = _calibration_text(name, documents, decode)
         if known is None:
             notes.append(_gone(name))

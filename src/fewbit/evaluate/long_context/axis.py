@@ -98,6 +98,11 @@ class LongContextAxis:
         """Failures of each kind of question, the loss of right answers, and the divergence."""
         return Brings(possible_slices())
 
+    @property
+    def texts(self) -> tuple[Documents, ...]:
+        """What the document of the divergence is put together from."""
+        return (self.documents,)
+
     def run(self, arms: Arms, progress: Progress) -> AxisResult:
         """Ask the arms, then run the document on all of them.
 
