@@ -27,4 +27,13 @@ class Bytes {
   size_t size_ = 0;
 };
 
+// At least so many bytes for `Owner`'s work on this thread, whatever lies in them. They stay with
+// the thread, since fresh memory costs more than much of what is done in it; owners may nest.
+template <class Owner>
+uint8_t* scratch(size_t bytes) {
+  static thread_local Bytes memory;
+  if (memory.size() < bytes) memory = Bytes(bytes);
+  return memory.data();
+}
+
 }  // namespace fewbit

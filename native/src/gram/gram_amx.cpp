@@ -16,7 +16,6 @@ namespace {
 constexpr int kTilesWide = 4;  // of a panel
 // A panel: its first 32 columns as left factors, its last 32 so, and both as right factors. Each
 // half lies together, steps of 32 rows in order, since two of them must share a first-level cache.
-constexpr size_t kStepBytes = 2 * kTileBytes;
 constexpr size_t kHalfBytes = kGramRows / kTileDepth * kStepBytes;
 constexpr size_t kPanelBytes = 4 * kHalfBytes;
 
@@ -71,20 +70,8 @@ void add_sums(const Sums& sums, int64_t rows, int64_t columns, float* c, int64_t
 
 // The sums of 32 x 32 outputs over a block's rows.
 void multiply_quarter(const uint8_t* a, const uint8_t* b, int64_t rows, Sums (&sums)[2][2]) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (int64_t row = 0; row < rows; row += kTileDepth, a += kStepBytes, b += kStepBytes) {
-    _tile_loadd(4, a, 64);
-    _tile_loadd(6, b, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTileBytes, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + kTileBytes, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
+  zero_sums();
+  add_products(a, b, (rows + kTileDepth - 1) / kTileDepth);
   _tile_stored(0, sums[0][0], 64);
   _tile_stored(1, sums[0][1], 64);
   _tile_stored(2, sums[1][0], 64);

@@ -4,27 +4,18 @@
 
 #include <cstdint>
 
+#include "simd/tiles.h"
+
 namespace fewbit {
 
 namespace {
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 constexpr int64_t kOperations = int64_t{4} * 2 * 16 * 16 * 64;
 
 }  // namespace
 
 extern int64_t peak_chain_amx(int64_t steps) {
-  TileConfig config;
-  // The intrinsic claims to read 8 bytes only, and the compiler would drop the others.
-  __asm__ volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
+  configure_whole_tiles();
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

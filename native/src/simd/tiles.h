@@ -17,6 +17,7 @@ namespace fewbit {
 inline constexpr int kTile = 16;       // rows, and columns of sums
 inline constexpr int kTileDepth = 32;  // of a product of two tiles
 inline constexpr size_t kTileBytes = 1024;
+inline constexpr size_t kStepBytes = 2 * kTileBytes;  // 32 rows (or columns) of a step of depth
 
 struct alignas(64) WholeTiles {
   uint8_t palette = 1;
@@ -31,6 +32,28 @@ FEWBIT_INLINE void configure_whole_tiles() {
   // The intrinsic claims to read 8 bytes only, and the compiler would drop the others.
   __asm__ volatile("" ::"r"(&config) : "memory");
   _tile_loadconfig(&config);
+}
+
+FEWBIT_INLINE void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+// Adds to the sums of 32 x 32 outputs, tiles 0 to 3 row by row, products over some steps of depth;
+// a step of a factor is two tiles.
+FEWBIT_INLINE void add_products(const uint8_t* a, const uint8_t* b, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step, a += kStepBytes, b += kStepBytes) {
+    _tile_loadd(4, a, 64);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTileBytes, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + kTileBytes, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
 }
 
 // Transposes 16 vectors of 16 words: quarters of words, then quarters of 128-bit lanes.

@@ -143,13 +143,6 @@ class Head {
   int64_t share_, sequence_, head_;
 };
 
-// What a thread works in; it stays with the thread, since fresh memory costs more than the work.
-uint8_t* scratch(size_t bytes) {
-  static thread_local Bytes memory;
-  if (memory.size() < bytes) memory = Bytes(bytes);
-  return memory.data();
-}
-
 // Calls job(head, memory) for every sequence and key head.
 template <class Job>
 void each_head(const AttentionTask& task, const TrainingKernels& kernels, ThreadPool& pool,
@@ -158,7 +151,7 @@ void each_head(const AttentionTask& task, const TrainingKernels& kernels, Thread
   pool.run([&](int) {
     for (int64_t unit = next++; unit < task.batch * task.kv_heads; unit = next++) {
       const Head head(task, unit, kernels);
-      job(head, scratch(head.bytes()));
+      job(head, scratch<Head>(head.bytes()));
     }
   });
 }

@@ -19,8 +19,6 @@ constexpr int64_t kMostRows = 512;
 constexpr int64_t kMostColumns = 768;
 constexpr int64_t kPanel = 32;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The extent of each of `parts` nearly equal parts, in whole panels.
 int64_t part(int64_t size, int64_t parts) {
   return std::max(kPanel, ceil_div(ceil_div(size, parts), kPanel) * kPanel);

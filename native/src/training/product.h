@@ -12,6 +12,8 @@
 
 namespace fewbit {
 
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // Element (i, k), k being summed over, is values[i * step + k * depth_step]; one step is 1.
 struct Factor {
   const uint16_t* values;

@@ -17,13 +17,10 @@ constexpr int64_t kPanel = 2 * kTile;
 // A panel of so much depth takes 40 KiB: one of the right factor stays in the first-level cache
 // while those of the left one pass.
 constexpr int64_t kMostDepth = 640;
-constexpr size_t kStepBytes = 2 * kTileBytes;
 // How many steps of depth ahead rows are asked for.
 constexpr int64_t kStepsAhead = 4;
 
 using Sums = float[kPanel][kPanel];
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 __mmask32 first_halves(int64_t n) {
   return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << std::max<int64_t>(n, 0)) - 1;
@@ -101,21 +98,9 @@ void multiply_panels(const uint8_t* a, const uint8_t* b, int64_t steps, bool mor
     _tile_loadd(2, &sums[kTile][0], kStride);
     _tile_loadd(3, &sums[kTile][kTile], kStride);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_sums();
   }
-  for (int64_t step = 0; step < steps; ++step, a += kStepBytes, b += kStepBytes) {
-    _tile_loadd(4, a, 64);
-    _tile_loadd(6, b, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTileBytes, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + kTileBytes, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
+  add_products(a, b, steps);
   _tile_stored(0, &sums[0][0], kStride);
   _tile_stored(1, &sums[0][kTile], kStride);
   _tile_stored(2, &sums[kTile][0], kStride);
@@ -145,13 +130,6 @@ void finish(const Product& product, int64_t row, int64_t column, int64_t rows, i
   }
 }
 
-// What a thread packs into; it stays with the thread, since fresh memory costs more than packing.
-uint8_t* scratch(size_t bytes) {
-  static thread_local Bytes memory;
-  if (memory.size() < bytes) memory = Bytes(bytes);
-  return memory.data();
-}
-
 }  // namespace
 
 void multiply_block_amx(const Product& product, const ProductBlock& block) {
@@ -159,7 +137,7 @@ void multiply_block_amx(const Product& product, const ProductBlock& block) {
   const int64_t deep = ceil_div(ceil_div(product.depth, parts), kTileDepth) * kTileDepth;
   const int64_t high = ceil_div(block.rows, kPanel), wide = ceil_div(block.columns, kPanel);
   const auto panel = static_cast<size_t>(deep / kTileDepth) * kStepBytes;
-  uint8_t* left = scratch((high + wide) * panel + high * wide * sizeof(Sums));
+  uint8_t* left = scratch<Product>((high + wide) * panel + high * wide * sizeof(Sums));
   uint8_t* right = left + high * panel;
   auto* sums = reinterpret_cast<Sums*>(right + wide * panel);
   configure_whole_tiles();
