@@ -12,6 +12,7 @@ from typing import Any
 from fewbit.errors import RequestError
 from fewbit.records.answers import Answer, TokenChance, TokenScore
 from fewbit.records.generation import FinishReason
+from fewbit.tokens.tokenizer import clean_text
 
 TOKEN_ID = "token_id:"
 """What vLLM, where it is asked for ids, puts before one in a token's place."""
@@ -139,7 +140,7 @@ def _answer(name: str, found: _Heard, asked: float, ended: float) -> Answer:
     counted = found.usage.get("completion_tokens")
     return Answer(
         name=name,
-        text=_whole("".join(found.text) + "".join(map(_tagged, found.calls.values()))),
+        text=clean_text("".join(found.text) + "".join(map(_tagged, found.calls.values()))),
         tokens=len(found.scores) or len(found.times) if counted is None else int(counted),
         finish=found.finish,
         prompt_tokens=int(found.usage.get("prompt_tokens") or 0),
@@ -149,11 +150,6 @@ def _answer(name: str, found: _Heard, asked: float, ended: float) -> Answer:
         seconds=ended - asked,
         logprobs=tuple(found.scores),
     )
-
-
-def _whole(text: str) -> str:
-    """Return a text whose surrogates, as JSON may have them, are joined to characters or U+FFFD."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _tagged(call: list[str]) -> str:
