@@ -64,9 +64,8 @@ def certify(  # noqa: PLR0913
         html: Write the certificate as a page that opens offline to this file.
         json: Write the certificate to this file; - prints it on stdout instead of the tables.
     """
-    from fewbit.atomic import write_bytes
     from fewbit.certify.cases import CertifySettings
-    from fewbit.cli.output import deliver
+    from fewbit.cli.output import deliver_with_page
     from fewbit.cli.pull import locate
     from fewbit.report.certificate import print_certificate
     from fewbit.report.html import certificate_page
@@ -77,9 +76,7 @@ def certify(  # noqa: PLR0913
         tokens=tokens, lengths=lengths, together=together, branches=draft_tree, long=long
     )
     found = certificate_of(locate(model), draft, draft_text, settings, running, work)
-    deliver(found, json, print_certificate)  # before the page, which can be drawn again of it
-    if html is not None:
-        write_bytes(html, certificate_page(found).encode())
+    deliver_with_page(found, json, print_certificate, html, certificate_page)
     return found.standing.exit_code
 
 

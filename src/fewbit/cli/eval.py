@@ -52,8 +52,7 @@ def eval(  # noqa: PLR0913
         html: Write a report that opens offline to this file.
         json: Write the evaluation to this file; - prints it on stdout instead of the table.
     """
-    from fewbit.atomic import write_bytes
-    from fewbit.cli.output import deliver
+    from fewbit.cli.output import deliver_with_page
     from fewbit.cli.pull import locate
     from fewbit.evaluate.axes import axes_named
     from fewbit.evaluate.gating.file import find_gate
@@ -70,9 +69,7 @@ def eval(  # noqa: PLR0913
     else:
         require_served(axes, measuring)
         found = _served(locate(against), address, axes.names, options, settings)
-    deliver(found, json, print_evaluation)  # before the page, which can be drawn again of it
-    if html is not None:
-        write_bytes(html, evaluation_page(found).encode())
+    deliver_with_page(found, json, print_evaluation, html, evaluation_page)
     return found.verdict.outcome.exit_code
 
 

@@ -107,6 +107,25 @@ def deliver(record: RecordT, json: Path | None, draw: Callable[[RecordT, Console
     draw(record, PipeConsole(highlight=False))
 
 
+def deliver_with_page(
+    record: RecordT,
+    json: Path | None,
+    draw: Callable[[RecordT, Console], None],
+    html: Path | None,
+    page: Callable[[RecordT], str],
+) -> None:
+    """Deliver a record, and then write its page, which can be drawn again of the record.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    from fewbit.atomic import write_bytes
+
+    deliver(record, json, draw)
+    if html is not None:
+        write_bytes(html, page(record).encode())
+
+
 def abandon_stdout() -> None:
     """Point stdout at nothing, so that no later write or flush meets what cannot take it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file at all

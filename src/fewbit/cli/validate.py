@@ -116,8 +116,7 @@ def validate(  # noqa: PLR0913
         html: Write the page to this file; it opens offline.
         json: Write the record to this file; - prints it on stdout instead of the answers.
     """
-    from fewbit.atomic import write_bytes
-    from fewbit.cli.output import deliver
+    from fewbit.cli.output import deliver_with_page
     from fewbit.cli.pull import locate
     from fewbit.report.validation import print_validation, validation_page
     from fewbit.validate import validated
@@ -127,9 +126,7 @@ def validate(  # noqa: PLR0913
     path, source = locate(target), locate(against)
     evidence = _evidence(path, source, drafting, service, quality, running)
     found = validated(source.name, evidence, time.perf_counter() - began)
-    deliver(found, json, print_validation)  # before the page, which can be drawn again of it
-    if html is not None:
-        write_bytes(html, validation_page(found).encode())
+    deliver_with_page(found, json, print_validation, html, validation_page)
     return found.outcome.exit_code
 
 
