@@ -55,7 +55,7 @@ def calibration_set(  # noqa: PLR0913
         UsageError: there is no window, or no row that counts.
     """
     kept = tuple(np.ascontiguousarray(window, np.int32) for window in windows)
-    shown = tuple(np.ones(len(window), np.bool_) for window in kept) if masks is None else masks
+    shown = _whole(kept) if masks is None else masks
     counted = sum(int(mask.sum()) for mask in shown)
     if not counted:
         raise UsageError(
@@ -75,11 +75,21 @@ def calibration_set(  # noqa: PLR0913
     return CalibrationSet(kept, tuple(shown), facts)
 
 
-def window_digest(windows: Sequence[NDArray[np.int32]], masks: Sequence[NDArray[np.bool_]]) -> str:
-    """Return the SHA-256, hexadecimal, of every window's length, ids and mask, in order."""
+def window_digest(
+    windows: Sequence[NDArray[np.int32]], masks: Sequence[NDArray[np.bool_]] | None = None
+) -> str:
+    """Return the SHA-256, hexadecimal, of every window's length, ids and mask, in order.
+
+    Without masks every row counts.
+    """
+    shown = _whole(windows) if masks is None else masks
     running = hashlib.sha256()
-    for window, mask in zip(windows, masks, strict=True):
+    for window, mask in zip(windows, shown, strict=True):
         running.update(len(window).to_bytes(8, "little"))
         running.update(window.astype("<i4").tobytes())
         running.update(mask.astype(np.bool_).tobytes())
     return running.hexdigest()
+
+
+def _whole(windows: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.bool_], ...]:
+    return tuple(np.ones(len(window), np.bool_) for window in windows)

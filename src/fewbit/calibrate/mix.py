@@ -29,7 +29,7 @@ from fewbit.calibrate.samples import (
     write_samples,
     writing_executor,
 )
-from fewbit.calibrate.text import Half, default_text
+from fewbit.calibrate.text import Half, default_name, default_text
 from fewbit.calibrate.windows import MINIMUM_TOKENS
 from fewbit.errors import BadFileError, MissingError, UsageError
 from fewbit.keyed_random import Purpose
@@ -73,6 +73,12 @@ class Ingredient:
 
     source: str
     share: float = 1.0
+
+    @property
+    def text(self) -> str:
+        """What records call the text."""
+        named = {SAMPLES: SAMPLES_TEXT, DEFAULT: default_name(Half.CALIBRATION)}
+        return named.get(self.source, self.source)
 
     @property
     def is_sound(self) -> bool:
@@ -357,5 +363,5 @@ def _notes(chosen: Samples, wanted: int, shortened: int, length: int) -> tuple[s
 
 
 def _text(part: _Part) -> CalibrationText:
-    digest = window_digest(part.windows, [np.ones(len(w), np.bool_) for w in part.windows])
+    digest = window_digest(part.windows)
     return CalibrationText(name=part.name, sha256=digest, windows=len(part.windows))

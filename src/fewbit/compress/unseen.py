@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from fewbit.calibrate.mix import DEFAULT, SAMPLES, CalibrationSettings
-from fewbit.calibrate.text import Half, default_name
+from fewbit.calibrate.mix import CalibrationSettings
+from fewbit.calibrate.text import collect
 from fewbit.evaluate.axis import Axis, Reads
 from fewbit.evaluate.language.calibrated import refuse_named
 from fewbit.model.tokenizer import tokenizer_of
@@ -21,17 +21,9 @@ def require_unseen(axes: Sequence[Axis], text: CalibrationSettings, source: Mode
         UsageError: a document that is measured on is largely contained in calibration text.
         BadFileError, MissingError: a calibration file cannot be read.
     """
-    names = list(_names(text))
-    if names:
-        decode = tokenizer_of(source).decode
-        for documents in (t for axis in axes if isinstance(axis, Reads) for t in axis.texts):
-            refuse_named(documents, names, decode)
-
-
-def _names(text: CalibrationSettings) -> Iterator[str]:
-    """Yield what records call the texts; nobody else has what the model writes itself."""
-    for part in text.mix:
-        if part.source == DEFAULT:
-            yield default_name(Half.CALIBRATION)
-        elif part.source != SAMPLES:
-            yield part.source
+    documents = (
+        d for axis in axes if isinstance(axis, Reads) for t in axis.texts for d in t.documents
+    )
+    asked = collect("what is measured on", {d.sha256: d for d in documents}.values())
+    if asked.documents:
+        refuse_named(asked, [part.text for part in text.mix], tokenizer_of(source).decode)

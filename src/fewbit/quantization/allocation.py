@@ -381,7 +381,7 @@ class _Found:
             probe_format=self.work.probe,
             probe_tokens=probed,
             held_out_tokens=sum(lengths) - probed,
-            windows_sha256=window_digest(windows, [np.ones(n, np.bool_) for n in lengths]),
+            windows_sha256=window_digest(windows),
             formats=dict(counts),
             sensitivities=tuple(map(_recorded, self.sensitivities)),
             notes=tuple(notes),
