@@ -92,10 +92,8 @@ def row_of_turns(work: str, turns: Sequence[dict[str, Any]], least: float | None
 def row_of_ends(turns: Sequence[dict[str, Any]]) -> Row:
     """Return the row of how much sooner requests ended, waiting for a place included."""
     sooner = [turn["sooner"] for turn in turns if turn["sooner"]]
-    if not sooner:
-        return Row("  a request's end, sooner by")
-    ratio = f"{median(sooner):.2f} x"
-    return Row("  a request's end, sooner by", figure=ratio, spread=spread(sooner))
+    shown = {"figure": f"{median(sooner):.2f} x", "spread": spread(sooner)} if sooner else {}
+    return Row("  a request's end, sooner by", **shown)
 
 
 def acceptance(turns: Sequence[dict[str, Any]]) -> float:

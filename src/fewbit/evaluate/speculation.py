@@ -192,15 +192,14 @@ def served_of(times: Mapping[int, Sequence[float]], begun: float, full: float) -
     """
     answers = [found for found in times.values() if found]
     gaps = [b - a for found in answers for a, b in pairwise(found)]
+    ends = [found[-1] - begun for found in answers]
     moments = [moment for moment in chain.from_iterable(answers) if moment <= full]
     return ServedPrompts(
         tokens=len(moments) - sum(found[0] <= full for found in answers),
         seconds=max(moments, default=0.0) - min(moments, default=0.0),
         gap_median=float(np.median(gaps)) if gaps else 0.0,
         gap_p99=float(np.quantile(gaps, 0.99)) if gaps else 0.0,
-        request_seconds=float(np.mean([found[-1] - begun for found in answers]))
-        if answers
-        else 0.0,
+        request_seconds=float(np.mean(ends)) if ends else 0.0,
     )
 
 
