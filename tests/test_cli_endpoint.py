@@ -1,7 +1,11 @@
 """`fewbit eval URL`: what a server runs, against a model on disk."""
 
+import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 from endpoint_cases import engine_server, routes
@@ -15,6 +19,7 @@ from fewbit.records.base import from_json
 from fewbit.records.evaluation import Evaluation
 
 SECRET = "sesame-42"
+ANSWER = (delta(content="Hello"), delta(finish="stop"))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,34 @@ def test_a_server_of_another_model_is_refused_before_anything_is_asked(model, sh
         assert run(["eval", url, "--against", model]) == 2
     assert "chat template" in capsys.readouterr().err
     assert not [path for path, *_ in asked if path.endswith("completions")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_while_the_server_is_silent(model, shown, tmp_path, number):
+    """It is not waited for; what was answered is kept, and how to go on is said."""
+    silent, released = Event(), Event()
+    work = tmp_path / "work"
+
+    def chat(body):
+        if list(work.rglob("*.jsonl")):  # the first answer is kept
+            silent.set()
+            released.wait(60)
+        return events(*ANSWER)
+
+    command = [sys.executable, "-c", "from fewbit.cli.app import main; main()", "eval"]
+    with serving(routes(chat=chat, **shown)) as (url, _):
+        command += [url, "--against", model, "--axes", "endpoint", "--work", str(work)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            assert silent.wait(60)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            released.set()
+    assert process.returncode == 75, err
+    assert "Go on with: fewbit eval" in err
+    assert sum(len(path.read_text().splitlines()) for path in work.rglob("*.jsonl")) >= 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 import time
 import zlib
 from itertools import accumulate
+from threading import Event
 
 import pytest
 from endpoint_cases import CHAT, HELLO, VLLM, answers, ask, opened, routes
@@ -109,6 +110,24 @@ def test_many_are_asked_at_once_and_each_is_kept():
     with serving(routes(chat=lambda _: events(*HELLO))) as (url, _):
         found = answers(url, *(ask(str(i)) for i in range(20)), sequences=8)
     assert [answer.name for answer in found] == [str(i) for i in range(20)]
+
+
+def test_a_silent_request_is_not_waited_for_where_another_fails():
+    released, waited = Event(), []
+
+    def chat(body):
+        if body["messages"][0]["content"] == "fails":
+            return 500, {}, "oops"
+        waited.append(released.wait(10))
+        return events(*HELLO)
+
+    asks = [ask(name, ({"role": "user", "content": name},)) for name in ("hangs", "fails", "never")]
+    with serving(routes(chat=chat)) as (url, asked):
+        with pytest.raises(RequestError, match="oops"):
+            answers(url, *asks, sequences=2)
+        assert not waited
+        released.set()
+    assert len([path for path, *_ in asked if path == CHAT]) <= 3
 
 
 def test_a_busy_server_is_asked_again():

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from fewbit.evaluate.arms import Arm, Role, Room
 from fewbit.evaluate.endpoint.client import Address, Client, RefusedError
 from fewbit.evaluate.endpoint.facts import endpoint_facts
 from fewbit.evaluate.endpoint.stream import heard
+from fewbit.evaluate.endpoint.together import as_they_end
 from fewbit.evaluate.likelihoods import beginning
 from fewbit.records.answers import Answer, AnswererFacts, Likelihood
 from fewbit.records.endpoint import EndpointFacts
@@ -64,14 +65,10 @@ class EndpointAnswerer:
             UnsupportedError: it cannot be asked for what an ask wants.
         """
         bodies = [self._body(ask) for ask in asks]
-        with ThreadPoolExecutor(self._sequences) as pool:
-            waiting = [pool.submit(self._one, *given) for given in zip(asks, bodies, strict=True)]
-            try:
-                for done in as_completed(waiting):
-                    keep(done.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        tasks = [partial(self._one, *given) for given in zip(asks, bodies, strict=True)]
+        with closing(as_they_end(tasks, self._sequences)) as ended:
+            for answer in ended:
+                keep(answer)
 
     def likelihoods(self, context: Prompt, continuations: Sequence[str]) -> list[Likelihood]:
         """Score continuations of a text by echoed log-probabilities; see `Answerer`.
