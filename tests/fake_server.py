@@ -2,7 +2,7 @@
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -35,8 +35,9 @@ def serving(routes):
             self.send_response(status)
             for name, value in {"Content-Length": str(len(text.encode())), **headers}.items():
                 self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(text.encode())
+            with suppress(ConnectionError):  # who asked may have gone
+                self.end_headers()
+                self.wfile.write(text.encode())
 
         def log_message(self, *_):
             """Say nothing."""
