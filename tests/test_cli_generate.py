@@ -254,6 +254,31 @@ def test_a_conversation_reuses_its_prefix(model, capsys, monkeypatch):
     assert "cached)" in err.split("output:")[1]
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_full_context_leaves_the_choice_to_who_talks(model, capsys, monkeypatch):
+    """Nothing of the conversation is dropped unless that is asked for."""
+    monkeypatch.setattr("sys.stdin", Terminal(f"hello\n{'no room ' * 9}\nhi\n/new\nhello\n"))
+    assert run(["chat", model, "--context", "64", "--max-tokens", "4", "--temperature", "0"]) == 0
+    out, err = capsys.readouterr()
+    first, refused, later, begun, anew, end = err.split("leaves.\n> ")[1].split("> ")
+    assert "prompt: 23 tokens" in first and "prompt: 23 tokens" in anew
+    assert "context holds 64" in refused and "/new begins anew" in refused
+    assert "output:" not in refused + begun + end
+    assert "prompt: 48 tokens" in later  # as after the first answer
+    assert out.splitlines()[0] == out.splitlines()[-1]
+
+
+def test_a_full_context_ends_a_chat_that_nobody_is_at(model, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"hello\n{'no room ' * 9}\nhi\n"))
+    assert run(["chat", model, "--context", "64", "--max-tokens", "4"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("output:") == 1 and "leaves no room for an answer" in err
+
+
 def test_a_chat_needs_a_template(tmp_path, capsys):
     assert run(["chat", str(write_text_model(tmp_path, template=False))]) == 2
     assert "no chat template" in capsys.readouterr().err

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fewbit.engine.request import Request
     from fewbit.records.generation import GenerationRecord
 
-EXIT = "/exit"
+EXIT, NEW = "/exit", "/new"
 
 
 def chat(
@@ -27,7 +27,7 @@ def chat(
     sampling: ChatSamplingOptions = CHAT_SAMPLING,
     run: RunOptions = RUN,
 ) -> int:
-    """Talk with a model, one line a turn; /exit or the end of input leaves.
+    """Talk with a model, one line a turn; /new begins anew, /exit or the end of input leaves.
 
     Example: fewbit chat smollm2-135m
 
@@ -61,15 +61,21 @@ def chat(
     ):
         print(note, file=sys.stderr)
     engine = Engine(loaded.served, draft.speculation)
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    loaded.chat_prompt([*messages, {"role": "user", "content": ""}])
-    print(f"Ctrl-C ends an answer, {EXIT} the conversation.", file=sys.stderr)
+    opening = [] if system is None else [{"role": "system", "content": system}]
+    loaded.chat_prompt([*opening, {"role": "user", "content": ""}])
+    print(f"Ctrl-C ends an answer, {NEW} begins anew, {EXIT} leaves.", file=sys.stderr)
+    messages = opening
     with logged(run.log, loaded.runner.source.path, engine) as log:
         while (line := _ask()) is not None:
-            messages.append({"role": "user", "content": line})
-            request = Request(loaded.chat_prompt(messages), params, run.stop_condition(loaded.ends))
-            answer = _answer(engine, request, log)
-            messages.append({"role": "assistant", "content": answer.text})
+            if line == NEW:
+                messages = opening
+                continue
+            asked = [*messages, {"role": "user", "content": line}]
+            prompt = loaded.chat_prompt(asked)
+            if _declined(len(prompt), engine.context):
+                continue
+            answer = _answer(engine, Request(prompt, params, run.stop_condition(loaded.ends)), log)
+            messages = [*asked, {"role": "assistant", "content": answer.text}]
     return 0
 
 
@@ -82,6 +88,22 @@ def _ask() -> str | None:
             return None
         if line.strip():
             return line.strip()
+
+
+def _declined(tokens: int, context: int) -> bool:
+    """Whether a conversation leaves no room for an answer and somebody can choose how to go on.
+
+    Nobody can where the lines come from a file; there the engine's refusal ends the command.
+    """
+    if tokens < context or not sys.stdin.isatty():
+        return False
+    print(
+        f"Not answered: with this line the conversation has {tokens} tokens, and the context holds "
+        f"{context}. The line is left out; {NEW} begins anew, {EXIT} leaves, a shorter line may "
+        "fit.",
+        file=sys.stderr,
+    )
+    return True
 
 
 def _answer(
