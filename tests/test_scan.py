@@ -13,6 +13,9 @@ from fewbit.formats import affine, blocks, kquants
 from fewbit.formats.grid import layout, split
 from fewbit.formats.registry import F32, decode, encode, parse_format
 from fewbit.formats.spec import QuantTensor
+from fewbit.model.weights import open_model
+from fewbit.quantization import quantize
+from fewbit.recipes import find
 from fewbit.records.base import from_json, to_json
 from fewbit.records.manifest import Change
 from fewbit.records.measurement import AxisResult
@@ -186,6 +189,12 @@ def test_a_sound_artefact_passes_with_the_errors_of_its_manifest(pair):
         assert error.relative_error == pytest.approx(recorded[error.slot], rel=1e-6)
     assert len(found.details.outliers) == 10
     assert from_json(AxisResult, to_json(found), name="again") == found
+
+
+def test_experts_that_share_a_tensor_of_a_file_are_those_of_its_manifest(mixture, tmp_path):
+    with open_model(mixture[0]) as model:
+        quantize(model, find("rtn-q8_0"), tmp_path / "m.gguf")
+    assert failed(scan(*opened(mixture[0], tmp_path / "m.gguf"), threads=2)) == {}
 
 
 def test_a_model_is_sound_beside_itself(pair):

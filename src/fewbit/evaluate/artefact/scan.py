@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 
+from fewbit.checkpoint.own_manifest import altered, is_hashed_as_stored
 from fewbit.evaluate.artefact.tensor import (
     BLOCK_ROWS,
     FAR,
@@ -39,7 +40,6 @@ from fewbit.records.scan import Defect, ErrorOutlier, ScanDetails, TensorError
 
 AXIS = "scan"
 
-_HASHED = ("fewbit", "gguf")
 _OUTLIERS = 10
 _FEW_ZEROED = 0.01
 """Share of a matrix' groups that may have a second-level scale of zero."""
@@ -96,7 +96,7 @@ def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult
     with ThreadPoolExecutor(threads) as pool:
         looked = _Look(source.model, candidate, pool)
         found = [looked.at(slot) for slot in shared_slots(source.model, candidate.model)]
-        altered = altered_tensors(candidate, pool)
+        changed = _changed(candidate, pool)
     errors = tuple(one.error for one in found if one.error is not None)
     defects = (
         *(defect for one in found for defect in one.defects),
@@ -113,7 +113,7 @@ def scan(source: Subject, candidate: Subject, *, threads: int = 1) -> AxisResult
     findings = (
         *(_finding(kind, defects) for kind in _KINDS),
         _calibration(uncalibrated),
-        _unaltered(candidate, altered),
+        _unaltered(candidate, changed),
     )
     return AxisResult(
         axis=AXIS,
@@ -179,18 +179,11 @@ def uncalibrated_experts(manifest: Manifest | None) -> tuple[Slot, ...]:
     )
 
 
-def altered_tensors(candidate: Subject, pool: ThreadPoolExecutor) -> tuple[str, ...]:
-    """Return the stored tensors whose bytes are not those that the manifest has the hash of.
-
-    Only of what fewbit stores in its own ways: other formats keep codes otherwise than they were
-    hashed.
-    """
-    if candidate.manifest is None or candidate.manifest.container not in _HASHED:
+def _changed(candidate: Subject, pool: ThreadPoolExecutor) -> tuple[str, ...]:
+    """Return the stored tensors that the candidate's manifest has another hash of."""
+    if candidate.manifest is None:
         return ()
-    checkpoint = candidate.model.checkpoint
-    entries = [e for e in candidate.manifest.tensors if e.stored in checkpoint.tensors]
-    digests = pool.map(checkpoint.digest, [entry.stored for entry in entries])
-    return tuple(e.stored for e, d in zip(entries, digests, strict=True) if d != e.sha256)
+    return altered(candidate.model.checkpoint, candidate.manifest, pool.map)
 
 
 @dataclass(frozen=True)
@@ -310,19 +303,23 @@ def _calibration(uncalibrated: tuple[Slot, ...]) -> Finding:
     return Finding(name=f"{AXIS}/uncalibrated", axis=AXIS, passed=not uncalibrated, found=found)
 
 
-def _unaltered(candidate: Subject, altered: tuple[str, ...]) -> Finding:
-    if altered:
+def _unaltered(candidate: Subject, changed: tuple[str, ...]) -> Finding:
+    manifest = candidate.manifest
+    if changed:
         found = (
-            f"{len(altered)} stored tensors are not those that the manifest has the hash of, the "
-            f"first {altered[0]}: they were changed after the artefact was made."
+            f"{len(changed)} stored tensors are not those that the manifest has the hash of, the "
+            f"first {changed[0]}: they were changed after the artefact was made."
         )
-    elif candidate.manifest is None:
+    elif manifest is None:
         found = "The candidate has no manifest, so there are no hashes to compare with."
-    elif candidate.manifest.container not in _HASHED:
-        found = f"Not checked: {candidate.manifest.container} keeps codes otherwise than hashed."
+    elif not is_hashed_as_stored(manifest):
+        found = (
+            f"Every float is the one that the manifest has the hash of; {manifest.container} keeps "
+            "codes otherwise than hashed."
+        )
     else:
         found = "Every stored tensor is the one that the manifest has the hash of."
-    return Finding(name=f"{AXIS}/manifest", axis=AXIS, passed=not altered, found=found)
+    return Finding(name=f"{AXIS}/manifest", axis=AXIS, passed=not changed, found=found)
 
 
 def _notes(details: ScanDetails) -> Iterator[str]:
