@@ -215,6 +215,19 @@ def test_a_bad_grammar_is_refused_before_any_step(serve):
     assert running.record.steps == 0
 
 
+def test_a_grammar_is_compiled_once_a_request(serve):
+    compiled = []
+    running = serve()
+    compile_ = running._served.constraint
+    counting = lambda grammar: compiled.append(grammar) or compile_(grammar)  # noqa: E731
+    running._served = replace(running._served, constraint=counting)
+    for request in [Request(PROMPT, stop=STOP, grammar=JSON)] * 2:
+        running.add(request)
+    assert len(compiled) == 2
+    run(running, [Request(PROMPT, stop=STOP, grammar=JSON)] * 3)
+    assert len(compiled) == 5
+
+
 def test_an_engine_without_a_tokenizer_refuses_grammars():
     request = Request(PROMPT, stop=STOP, grammar=JSON)
     with pytest.raises(RequestError, match="nothing to apply it with"):

@@ -35,7 +35,7 @@ from fewbit.engine.served import DRAWING, Drawing, Served
 from fewbit.engine.stop import StopMatcher
 from fewbit.records.generation import EngineRecord, FinishReason
 from fewbit.runtime.step import StepInput
-from fewbit.sampling import Block, Drawn, TokenLogprob, TokenSampler
+from fewbit.sampling import Block, Constraint, Drawn, TokenLogprob, TokenSampler
 from fewbit.speculate.drafts import Proposal, judge_of
 
 
@@ -111,27 +111,9 @@ class Engine:
         """Queue a request and return its number.
 
         Raises:
-            RequestError: the prompt fills the context, or an id is outside the vocabulary.
+            RequestError: as `Served.admit`.
         """
-        self._served.require(request)
-        number = next(self._numbers)
-        params = request.params
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        generation = Generation(
-            number=number,
-            request=request,
-            seed=seed,
-            sampler=self._sampler(request, seed),
-            decoder=self._served.decoder(request.prompt),
-            matcher=StopMatcher(request.stop.strings),
-            table=PageTable(self._scheduler.pool),
-            meter=Meter(self._clock()),
-            length=self._drafting.length() if self._drafting and request.speculate else None,
-            tokens=list(request.prompt),
-            most=self._served.positions_of(request),
-        )
-        self._scheduler.add(generation)
-        return number
+        return self._queue(request, self._served.admit(request))
 
     def cancel(self, number: int) -> Output | None:
         """End a request and return its last output; what was generated stands.
@@ -158,10 +140,8 @@ class Engine:
         Raises:
             RequestError: a request cannot be served; none is then.
         """
-        checked = list(requests)
-        for request in checked:
-            self._served.require(request)
-        numbers = {self.add(request): i for i, request in enumerate(checked)}
+        admitted = [(request, self._served.admit(request)) for request in requests]
+        numbers = {self._queue(*given): i for i, given in enumerate(admitted)}
         try:
             while self.busy:
                 for output in self.step():
@@ -185,6 +165,27 @@ class Engine:
             for work in plan.work:
                 _settle_forks(work, None)
             raise
+
+    def _queue(self, request: Request, constraint: Constraint | None) -> int:
+        """Queue a request that can be served, under what its grammar allows."""
+        number = next(self._numbers)
+        params = request.params
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        generation = Generation(
+            number=number,
+            request=request,
+            seed=seed,
+            sampler=self._sampler(request, seed, constraint),
+            decoder=self._served.decoder(request.prompt),
+            matcher=StopMatcher(request.stop.strings),
+            table=PageTable(self._scheduler.pool),
+            meter=Meter(self._clock()),
+            length=self._drafting.length() if self._drafting and request.speculate else None,
+            tokens=list(request.prompt),
+            most=self._served.positions_of(request),
+        )
+        self._scheduler.add(generation)
+        return number
 
     def _take_step(self, step: StepInput, works: Sequence[Work]) -> list[Output]:
         """Run a step, learn from it, and return what it brought.
@@ -347,12 +348,12 @@ class Engine:
         record = generation_record(generation, ending, speculation, self._clock())
         return Output(generation.number, tokens, "".join(texts), logprobs, record, ending.fault)
 
-    def _sampler(self, request: Request, seed: int) -> TokenSampler:
+    def _sampler(self, request: Request, seed: int, constraint: Constraint | None) -> TokenSampler:
         sampler = self._drawing.sampler(
             request.params, seed=seed, sample=request.sample, prompt=request.prompt
         )
-        if request.grammar is not None and self._served.constraint is not None:
-            sampler.constrain(self._served.constraint(request.grammar))
+        if constraint is not None:
+            sampler.constrain(constraint)
         return sampler
 
 

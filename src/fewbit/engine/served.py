@@ -48,8 +48,8 @@ class Served:
             return self.longest - 1
         return min(self.longest, len(request.prompt) + limit) - 1
 
-    def require(self, request: Request) -> None:
-        """Refuse a request that can never be served.
+    def admit(self, request: Request) -> Constraint | None:
+        """Refuse a request that can never be served; return what its grammar allows, if it has one.
 
         Raises:
             RequestError: the prompt fills the context, an id is outside the vocabulary, or a
@@ -70,13 +70,13 @@ class Served:
                 )
         request.params.require_vocabulary(self.vocabulary)
         if request.grammar is None:
-            return
+            return None
         if self.constraint is None:
             raise RequestError(
                 "the request has a grammar, but this engine was given nothing to apply it with; "
                 "leave the grammar out."
             )
-        self.constraint(request.grammar)
+        return self.constraint(request.grammar)
 
     def watched_by(self, draft: Draft) -> tuple[Watching, ...]:
         """Return the parts of a draft that want the model's hidden states.
