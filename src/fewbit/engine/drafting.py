@@ -116,8 +116,9 @@ class Drafting:
     def measure(self, works: Sequence[Work], rows: int, seconds: float) -> None:
         """Learn from the time of a step of that many rows."""
         for work in works:
-            work.generation.meter.branches_left_out += work.left_out
-            self.meter.branches_left_out += work.left_out
+            for meter in (work.generation.meter, self.meter):
+                meter.tokens_left_out += work.cut
+                meter.branches_left_out += work.left_out
         drafted = [(work.drafted, len(work.generation.tokens)) for work in works if work.draft]
         decoding = [work.generation for work in works if work.decodes]
         own = rows - sum(count for count, _ in drafted)
@@ -224,6 +225,7 @@ class Drafting:
             rollback_seconds=meter.rollback,
             forecast=meter.forecast.record(),
             branches=meter.branch_counts(),
+            tokens_left_out=meter.tokens_left_out,
             branches_left_out=meter.branches_left_out,
             plain_seconds=account.plain,
             cost_seconds=account.cost,
@@ -355,11 +357,16 @@ class Drafting:
         return tuple(takewhile(lambda token: 0 <= token < self._vocabulary, tokens))
 
     def _has_pages(self, draft: Draft, generation: Generation, length: int) -> bool:
-        """Hold pages for a draft that writes into the target's store; False where it is short."""
+        """Hold pages for a draft that writes into the target's store; False where it is short.
+
+        What is not drafted for that is counted as left out.
+        """
         if not draft.shares_store:
             return True
         end = len(generation.tokens) + length
         if not generation.table.can_grow(end):
+            for meter in (generation.meter, self.meter):
+                meter.tokens_left_out += length
             return False
         generation.table.grow(end)
         return True

@@ -121,6 +121,7 @@ def _draft_record(generation: Generation, speculation: Speculation) -> DraftReco
         trials=generation.length.trials,
         forecast=meter.forecast.record(),
         branches=meter.branch_counts(),
+        tokens_left_out=meter.tokens_left_out,
         branches_left_out=meter.branches_left_out,
         changes=tuple(
             DraftChange(token=c.token, length=c.length, reason=c.reason)

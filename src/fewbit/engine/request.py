@@ -177,6 +177,7 @@ class Meter:
     forecast: Forecast = field(default_factory=Forecast)
     branches: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     """[proposed, tested, accepted, tokens proposed, tokens accepted] by depth and rank."""
+    tokens_left_out: int = 0
     branches_left_out: int = 0
 
     def count_branches(self, found: Sequence[BranchFate]) -> None:

@@ -73,8 +73,10 @@ class Work(NamedTuple):
     branches: tuple[Branch, ...] = ()
     forks: tuple[Fork, ...] = ()
     """The pages of each branch."""
+    cut: int = 0
+    """Tokens of the drafted chain for which no page, or no row of the step, was free."""
     left_out: int = 0
-    """Branches that were drafted and for which no page, or no row of the step, was free."""
+    """Branches for which none was free."""
 
     @property
     def drafted(self) -> int:
@@ -108,6 +110,8 @@ class _Rows(NamedTuple):
     draft: tuple[int, ...] = ()
     branches: tuple[Branch, ...] = ()
     forks: tuple[Fork, ...] = ()
+    cut: int = 0
+    """Tokens of its draft's chain that are not in it."""
     drafted: int = 0
     """Branches that its draft has."""
 
@@ -174,9 +178,9 @@ class Scheduler:
 
         Args:
             drafts: by generation number; cut to the rows and pages that are there, the branches
-                first, which is counted (`Work.left_out`). They are never left out for being too
-                long: how long a draft became may depend on what it drew, and what is left out for
-                that biases the text.
+                first, which is counted (`Work.cut`, `Work.left_out`). They are never left out for
+                being too long: how long a draft became may depend on what it drew, and what is left
+                out for that biases the text.
             prompt_rows: the most rows of prompts while anything decodes; None for no such bound.
         """
         prompts = self._prompts()
@@ -190,7 +194,13 @@ class Scheduler:
             if self._make_room(generation, 1, draft, chosen):
                 draft = draft[: _room(generation) - 1]
                 branches = _fitting(asked.branches, len(draft), draft_rows - len(draft))
-                chosen[generation] = _Rows(1, draft, branches, drafted=_branches(asked))
+                chosen[generation] = _Rows(
+                    1,
+                    draft,
+                    branches,
+                    cut=len(asked.tokens) - len(draft),
+                    drafted=_branches(asked),
+                )
                 drafted = tree_rows(draft, branches)
                 draft_rows -= drafted
                 rows -= drafted
@@ -309,7 +319,8 @@ def _plan(chosen: Mapping[Generation, _Rows]) -> Plan:
     wanted: list[int] = []
     spans: list[Span] = []
     work: list[Work] = []
-    for generation, (count, draft, branches, forks, drafted_branches) in chosen.items():
+    for generation, own in chosen.items():
+        count, draft, branches, forks, cut, drafted_branches = own
         start, begin = len(tokens), generation.computed
         complete = count == generation.pending
         work.append(
@@ -322,6 +333,7 @@ def _plan(chosen: Mapping[Generation, _Rows]) -> Plan:
                 start,
                 branches,
                 forks,
+                cut,
                 drafted_branches - len(branches),
             )
         )

@@ -97,9 +97,12 @@ class DraftRecord(Record, frozen=True, kw_only=True):
     forecast: Forecast
     changes: tuple[DraftChange, ...]
     branches: tuple[BranchCount, ...] = ()
+    tokens_left_out: int = 0
+    """Of drafted chains: those that were not run, because no page of the store was free for them,
+    or no row of the step; and those that a draft on the target's own store was not asked for, since
+    none was free."""
     branches_left_out: int = 0
-    """Drafted ones that were not run, because no page of the store was free for them, or no row of
-    the step."""
+    """Drafted ones that were not run for the same reasons."""
 
     @property
     def histogram(self) -> tuple[int, ...]:
@@ -206,9 +209,12 @@ class SpeculationRecord(Record, frozen=True, kw_only=True):
     parts: tuple[DraftPartRecord, ...] = ()
     """Of a combined draft, what each did that it asks."""
     branches: tuple[BranchCount, ...] = ()
+    tokens_left_out: int = 0
+    """Of drafted chains: those that were not run, because no page of the store was free for them,
+    or no row of the step; and those that a draft on the target's own store was not asked for, since
+    none was free."""
     branches_left_out: int = 0
-    """Drafted ones that were not run, because no page of the store was free for them, or no row of
-    the step."""
+    """Drafted ones that were not run for the same reasons."""
 
 
 class EngineRecord(Record, frozen=True, kw_only=True):

@@ -42,6 +42,8 @@ def _describe_draft(record: GenerationRecord, draft: DraftRecord) -> Iterator[st
             f"accepted by position {_by_position(draft)}"
         )
     yield f"draft {draft.draft}: {length}"
+    if draft.tokens_left_out:
+        yield f"drafted tokens left out, as no cache page or row was free: {draft.tokens_left_out}"
     if draft.branches:
         ranks = " ".join(f"{own}/{judged}" for own, judged in judged_by_rank(draft.branches))
         yield f"branches accepted by rank {ranks}"

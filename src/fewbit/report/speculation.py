@@ -67,6 +67,7 @@ def _rows(run: SpeculationRun) -> list[tuple[str, str]]:
         ("tokens a verified block", f"{emitted / blocks:.2f}" if blocks else "-"),
         ("  blocks, of them trials", f"{blocks}, {sum(record.trials for record in records)}"),
         ("tokens run for nothing", str(sum(record.wasted for record in records))),
+        ("  left out, no room", str(sum(record.tokens_left_out for record in records))),
         ("drafting", _milliseconds(sum(record.draft_seconds for record in records))),
         ("verifying", _milliseconds(sum(record.verify_seconds for record in records))),
         ("rolling back", _milliseconds(sum(record.rollback_seconds for record in records))),
