@@ -15,7 +15,7 @@ from fewbit.atomic import claimed
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.checkpoint.safetensors_write import Part, write_shards
 from fewbit.cli.app import run
-from fewbit.errors import FaultError, OutputError, UsageError
+from fewbit.errors import BadFileError, FaultError, OutputError, UsageError
 from fewbit.export.cost import expected_error
 from fewbit.export.job import export
 from fewbit.export.plan import plan_export, require_held
@@ -26,7 +26,7 @@ from fewbit.formats.spec import digest
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
 from fewbit.recipes import find
-from fewbit.records.manifest import read_manifest
+from fewbit.records.manifest import manifest_path, read_manifest
 
 SETTINGS = ExportSettings()
 FOLDERS = [to for to in TARGETS if to not in ("gguf", "torchao")]
@@ -93,6 +93,58 @@ def test_the_manifest_of_a_source_without_one(tmp_path):
     with open_model(source) as model:
         assert {entry.source for entry in manifest.tensors} == set(model.checkpoint.tensors)
     assert manifest.export.plan.changed == ()
+
+
+def test_a_source_without_a_manifest_is_hashed_once(tmp_path, monkeypatch):
+    hashed = []
+    digest_of = SafetensorsFile.digest
+    monkeypatch.setattr(
+        SafetensorsFile, "digest", lambda file, name: hashed.append(name) or digest_of(file, name)
+    )
+    source = folder(tmp_path)
+    with open_model(source) as model:
+        planned = plan_export(model, find_target("hf", SETTINGS))
+        export(planned, tmp_path / "out", SETTINGS, card=lambda manifest: manifest.recipe.name)
+        assert sorted(hashed) == sorted(model.checkpoint.tensors)
+
+
+def test_the_manifest_of_the_file_that_was_here_before_is_not_continued(tmp_path, capsys):
+    source = tmp_path / "m.gguf"
+    for recipe, out in (("rtn-q4_0", source), ("rtn-q8_0", tmp_path / "new.gguf")):
+        with open_model(folder(tmp_path)) as model:
+            quantize(model, find(recipe), out)
+    (tmp_path / "new.gguf").replace(source)
+    arguments = ["export", str(source), "--to", "hf", "--requantize", "--out"]
+    assert run([*arguments, str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split()).replace(" ", "")
+    assert "m.gguf.manifest.jsonisnotofm.gguf:" in said and "q8_0,notq4_0.Itisnotcontinued." in said
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.recipe.name == "export-hf"
+    assert manifest.source.path == str(source)
+
+
+def test_a_source_that_is_not_what_its_manifest_hashed_is_refused(tmp_path):
+    source = tmp_path / "m.gguf"
+    with open_model(folder(tmp_path)) as model:
+        quantize(model, find("rtn-q4_0"), source)
+    content = bytearray(source.read_bytes())
+    content[-40] ^= 1
+    source.write_bytes(content)
+    with pytest.raises(BadFileError, match=r"1 tensors of .*, the first .*remove that"):
+        exported(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    manifest_path(source).unlink()
+    exported(source, tmp_path / "out")
+
+
+def test_the_manifest_of_another_program_does_not_stop_an_export(tmp_path):
+    source = folder(tmp_path)
+    (source / "manifest.json").write_text('{"files": {"model.safetensors": "0" }}')
+    assert exported(source, tmp_path / "out").recipe.name == "export-hf"
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "manifest.json").write_text("{}")
+    with pytest.raises(OutputError, match="exists already"):
+        exported(source, tmp_path / "there")
 
 
 def test_an_unused_tensor_is_declared_absent(tmp_path):

@@ -61,7 +61,7 @@ def write_folder(
         largest = job.settings.shard_bytes or SHARD_BYTES
         write_shards(partial, parts, content, {**_METADATA, **metadata}, largest)
         if job.card is not None:
-            write_bytes(partial / README, readable(job.card(job.manifest())).encode())
+            write_bytes(partial / README, readable(job.card(job.manifest)).encode())
         write_bytes(partial / MANIFEST, job.manifest_json())
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from fewbit.atomic import claimed, free_bytes, is_free, require_apart
+from fewbit.checkpoint.own_manifest import altered
 from fewbit.errors import BadFileError, NumericalError, OutputError
 from fewbit.export.conversion import convert
 from fewbit.export.manifest import Written, manifest_of
@@ -81,14 +83,18 @@ class Job:
             self.source.release(self._mapped)
             self._mapped = None
 
+    @cached_property
     def manifest(self) -> Manifest:
-        """Return the manifest of the export; every slot has been read."""
+        """The manifest of the export; every slot has been read.
+
+        Of a source that has none every tensor is hashed, once.
+        """
         self._let_go()
         return manifest_of(self.planned, self._written)
 
     def manifest_json(self) -> bytes:
         """Return the manifest as the file's content."""
-        return to_json(self.manifest())
+        return to_json(self.manifest)
 
 
 def export(
@@ -110,6 +116,7 @@ def export(
         card: makes the model card of a folder; None for none.
 
     Raises:
+        BadFileError: the source is not what its manifest has the hashes of.
         NumericalError: a value is beyond its format's range; says where.
         OutputError: `out` exists, lies in the source, is being written by another run, or cannot
             be written, or the disk has no room for its tensors.
@@ -118,9 +125,10 @@ def export(
     with claimed(out):
         require_free(planned, out)
         _require_room(planned, out)
+        _require_unaltered(planned, progress)
         job = Job(planned, out, settings, progress, card)
         planned.target.write(job)
-        return job.manifest()
+        return job.manifest
 
 
 def require_free(planned: PlannedExport, out: Path) -> None:
@@ -143,6 +151,27 @@ def _require_room(planned: PlannedExport, out: Path) -> None:
         raise OutputError(
             f"{out} needs {size(needed)} for its tensors, and the disk has {size(free)} left; make "
             "room or choose another output."
+        )
+
+
+def _require_unaltered(planned: PlannedExport, progress: Progress) -> None:
+    """Refuse to continue a manifest that has the hashes of other bytes; raises BadFileError."""
+    if planned.before is None:
+        return
+    checkpoint = planned.source.checkpoint
+
+    def each(hashed: Callable[[str], list[str]], names: Iterable[str]) -> Iterator[list[str]]:
+        listed = list(names)
+        for number, name in enumerate(listed, 1):
+            yield hashed(name)
+            progress("checking", number, len(listed))
+
+    changed = altered(checkpoint, planned.before, each)
+    if changed:
+        raise BadFileError(
+            f"{len(changed)} tensors of {checkpoint.path}, the first {changed[0]}, are not those "
+            f"that {manifest_path(checkpoint.path)} has the hashes of; get the model again, or "
+            "remove that manifest where another model took its place."
         )
 
 

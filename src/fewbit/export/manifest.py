@@ -24,8 +24,6 @@ from fewbit.records.manifest import (
     Manifest,
     SourceFacts,
     TensorEntry,
-    manifest_path,
-    read_manifest,
 )
 from fewbit.records.recipe import Recipe
 
@@ -50,12 +48,8 @@ def manifest_of(planned: PlannedExport, written: Mapping[Slot, Written]) -> Mani
     Where the source is an artefact with a manifest, that is continued: its source, recipe,
     calibration, transforms and tuning stand, and each tensor's entry tells how it was made. Errors
     of tensors that changed are then bounds, by the triangle inequality over both steps.
-
-    Raises:
-        BadFileError: the artefact's manifest is damaged.
     """
-    source, record = planned.source, planned.record
-    before = read_manifest(source.path) if manifest_path(source.path).is_file() else None
+    source, record, before = planned.source, planned.record, planned.before
     known = {} if before is None else {entry.slot: entry for entry in before.tensors if entry.slot}
     entries = [
         _entry(source, tensor, written[tensor.slot], known.get(tensor.slot))

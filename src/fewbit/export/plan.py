@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fewbit.checkpoint.compressed_config import METHOD
+from fewbit.checkpoint.own_manifest import own_manifest
 from fewbit.errors import UnsupportedError, UsageError
 from fewbit.export.target import Holding, Layout, Target
 from fewbit.formats.spec import NumberFormat
@@ -14,6 +15,7 @@ from fewbit.model.weights import ModelSource
 from fewbit.model.written import same_program, written_config
 from fewbit.program import Slot
 from fewbit.records.export import ExportedTensor, ExportPlan
+from fewbit.records.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class PlannedExport:
     target: Target
     layout: Layout
     record: ExportPlan
+    before: Manifest | None = None
+    """The source's own, which the export's continues; None where it has none."""
 
     @property
     def holdings(self) -> Mapping[Slot, Holding]:
@@ -42,11 +46,13 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
     Raises:
         UnsupportedError: the target has no place for a tensor, for the configuration, or for an
             op that the model needs.
+        BadFileError: the source's manifest is damaged.
     """
     _require_no_op(source, target)
     if target.container == "folder":
         _require_plain(source)
-    layout = target.layout(source)
+    layout, found = target.layout(source), own_manifest(source.checkpoint)
+    stale = (f"{found.stale}. It is not continued.",) if found.stale else ()
     tensors = tuple(_exported(source, slot, holding) for slot, holding in layout.holdings.items())
     record = ExportPlan(
         target=target.name,
@@ -55,10 +61,10 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
         absent=target.absent(source),
         source_bytes=sum(info.nbytes for info in source.checkpoint.tensors.values()),
         bytes=sum(holding.bytes for holding in layout.holdings.values()),
-        notes=(*source.checkpoint.notes, *layout.notes, *_scales_left_out(source, target)),
+        notes=(*source.checkpoint.notes, *stale, *layout.notes, *_scales_left_out(source, target)),
         refusals=target.refusals(source, layout.formats),
     )
-    return PlannedExport(source, target, layout, record)
+    return PlannedExport(source, target, layout, record, found.manifest)
 
 
 def keeps_kv_scales(target: Target) -> bool:
