@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tiny_models import CONFIGS, random_weights, write_gguf, write_huggingface
 
+import fewbit
 from fewbit.checkpoint.open import open_checkpoint
 from fewbit.checkpoint.own_manifest import altered, own_manifest, require_own
+from fewbit.cli.app import run
 from fewbit.errors import BadFileError
 from fewbit.export.job import export
 from fewbit.export.plan import plan_export
@@ -80,6 +82,31 @@ def test_a_file_that_was_written_anew_is_told_from_its_predecessor(tmp_path, rec
         assert found.stale.startswith(f"{out}.manifest.json is not of m.gguf: ")
         with pytest.raises(BadFileError, match="not q4_0; remove it"):
             require_own(checkpoint)
+
+
+def test_nobody_believes_the_manifest_of_a_predecessor(tmp_path, capsys):
+    out = quantized(folder(tmp_path), tmp_path / "m.gguf")
+    quantized(folder(tmp_path), tmp_path / "new.gguf", "rtn-q8_0").replace(out)
+    again = ["quantize", str(folder(tmp_path)), "--out", str(tmp_path / "again.gguf")]
+    for command in (
+        ["inspect", str(out), "--manifest"],
+        ["card", str(out)],
+        [*again, "--from-manifest", str(out)],
+    ):
+        assert run(command) == 2
+        assert "m.gguf.manifest.json is not of m.gguf: " in capsys.readouterr().err
+    with pytest.raises(BadFileError, match="remove it"):
+        fewbit.Artefact.open(out)
+
+
+def test_a_card_is_of_the_very_tensors(tmp_path, capsys):
+    out = quantized(folder(tmp_path), tmp_path / "m.gguf")
+    assert run(["card", str(out)]) == 0
+    content = bytearray(out.read_bytes())
+    content[-40] ^= 1
+    out.write_bytes(content)
+    assert run(["card", str(out)]) == 2
+    assert "has the hashes of; get the model again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

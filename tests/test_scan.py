@@ -1,5 +1,6 @@
 """The artefact scan: sound tensors pass in every format, and each planted defect is located."""
 
+import shutil
 from dataclasses import replace
 
 import msgspec
@@ -242,6 +243,25 @@ def test_a_tensor_that_was_changed_after_its_manifest_is_named(pair, tmp_path):
     without = scan(source, replace(candidate, manifest=None))
     assert failed(without) == {}
     assert "no manifest" in without.findings[-1].found
+
+
+def test_the_manifest_of_other_tensors_is_not_believed(pair, tmp_path):
+    with open_model(pair[0]) as model:
+        for recipe in ("rtn-q8_0", "rtn-q5_0"):
+            quantize(model, find(recipe), tmp_path / f"{recipe}.gguf")
+    (tmp_path / "rtn-q8_0.gguf").replace(tmp_path / "rtn-q5_0.gguf")
+    source, candidate = opened(pair[0], tmp_path / "rtn-q5_0.gguf")
+    assert candidate.manifest is None
+    found = failed(scan(source, candidate))
+    assert set(found) == {"scan/manifest"}
+    assert "is not of rtn-q5_0.gguf: " in found["scan/manifest"]
+
+
+def test_the_manifest_of_another_program_does_not_stop_a_comparison(pair, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(pair[0], copy)
+    (copy / "manifest.json").write_text('{"version": 2}')
+    assert failed(scan(*opened(copy, copy))) == {}
 
 
 def test_a_vector_that_is_not_finite_is_caught(pair, tmp_path):

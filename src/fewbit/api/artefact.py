@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from fewbit.api.model import RUN_SETTINGS, Model, load, located
 from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.calibrate.mix import CalibrationSettings, Ingredient, calibration_windows
+from fewbit.checkpoint.own_manifest import manifest_of
 from fewbit.errors import UsageError
 from fewbit.model.runner import RunSettings
 from fewbit.model.weights import ModelSource, open_model
@@ -29,7 +30,7 @@ from fewbit.quantization.planning import require_rules_used
 from fewbit.quantization.runnable import require_runnable
 from fewbit.quantization.writing import require_output
 from fewbit.recipes import checked, find, read_recipe
-from fewbit.records.manifest import Manifest, read_manifest
+from fewbit.records.manifest import Manifest
 from fewbit.records.recipe import Recipe
 from fewbit.report.card import folder_card
 
@@ -52,9 +53,10 @@ class Artefact:
 
         Raises:
             MissingError: there is none, or it has no manifest.
-            BadFileError: its manifest is damaged.
+            BadFileError: it or its manifest is damaged, or that is of another artefact.
+            UnsupportedError: it is a model of a kind that is not read.
         """
-        return cls(Path(path), read_manifest(Path(path)))
+        return cls(Path(path), manifest_of(Path(path)))
 
     def load(self, settings: RunSettings = RUN_SETTINGS) -> Model:
         """Make it ready to generate; arguments and errors are those of `fewbit.load`."""

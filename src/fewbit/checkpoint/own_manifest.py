@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fewbit.checkpoint.artefact import ArtefactCheckpoint
 from fewbit.checkpoint.checkpoint import Checkpoint, GgufFacts, TensorInfo
+from fewbit.checkpoint.open import open_checkpoint
 from fewbit.errors import BadFileError
 from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import digest
@@ -57,8 +58,20 @@ def own_manifest(checkpoint: Checkpoint) -> OwnManifest:
     return OwnManifest(found)
 
 
+def manifest_of(artefact: Path) -> Manifest:
+    """Return the manifest of an artefact by its headers.
+
+    Raises:
+        MissingError: there is no artefact, or none with a manifest.
+        BadFileError: either is damaged, or the manifest is not of this artefact.
+        UnsupportedError: it is a model of a kind that is not read.
+    """
+    with open_checkpoint(artefact) as checkpoint:
+        return require_own(checkpoint)
+
+
 def require_own(checkpoint: Checkpoint) -> Manifest:
-    """Return the manifest of an artefact, and refuse one of other tensors.
+    """Return a checkpoint's manifest, and refuse one of other tensors.
 
     Raises:
         MissingError: there is none.
@@ -87,6 +100,21 @@ def altered(checkpoint: Checkpoint, manifest: Manifest, each: Each = map) -> tup
     }
     digests = each(lambda name: _digests(checkpoint, name, len(hashed[name])), hashed)
     return tuple(name for name, found in zip(hashed, digests, strict=True) if found != hashed[name])
+
+
+def require_unaltered(checkpoint: Checkpoint, manifest: Manifest, each: Each = map) -> None:
+    """Refuse a manifest that has the hashes of other bytes.
+
+    Raises:
+        BadFileError: a tensor is `altered`, whose arguments these are.
+    """
+    changed = altered(checkpoint, manifest, each)
+    if changed:
+        raise BadFileError(
+            f"{len(changed)} tensors of {checkpoint.path}, the first {changed[0]}, are not those "
+            f"that {manifest_path(checkpoint.path)} has the hashes of; get the model again, or "
+            "remove that manifest where another model took its place."
+        )
 
 
 def is_hashed_as_stored(manifest: Manifest) -> bool:

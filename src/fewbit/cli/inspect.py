@@ -37,13 +37,13 @@ def inspect(  # noqa: PLR0913
             int8-token, int8-static or bf16; by default as the model says.
         json: Write the record to this file; - prints it on stdout instead of the table.
     """
+    from fewbit.checkpoint.own_manifest import manifest_of
     from fewbit.cli.output import deliver
     from fewbit.cli.pull import locate
     from fewbit.model.chosen_kernels import kernel_plan, planned_kernels
     from fewbit.model.facts import inspect_model
     from fewbit.model.runner import RunSettings
     from fewbit.model.weights import open_draft_model
-    from fewbit.records.manifest import read_manifest
     from fewbit.report.inspection import print_inspection
     from fewbit.report.kernels import print_kernels
     from fewbit.report.manifest import print_tensors
@@ -55,7 +55,7 @@ def inspect(  # noqa: PLR0913
         )
     if manifest:
         _require_alone(kernels=kernels)
-        deliver(read_manifest(locate(model)), json, print_tensors)
+        deliver(manifest_of(locate(model)), json, print_tensors)
         return 0
     with open_draft_model(locate(model)) as source:
         if kernels:

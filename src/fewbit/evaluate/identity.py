@@ -51,6 +51,8 @@ class Subject:
     tokenizer: Tokenizer
     chat_template: str | None
     manifest: Manifest | None = None
+    stale: str = ""
+    """Where the manifest of other tensors lies with it: that it does, without a full stop."""
 
     @cached_property
     def digest(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fewbit.checkpoint.own_manifest import own_manifest
 from fewbit.evaluate.identity import Subject
 from fewbit.model.tokenizer import chat_template_of, tokenizer_of
 from fewbit.model.weights import open_model
-from fewbit.records.manifest import manifest_path, read_manifest
 
 
 def open_subject(path: Path) -> Subject:
@@ -18,11 +18,13 @@ def open_subject(path: Path) -> Subject:
     """
     model = open_model(path)
     try:
+        found = own_manifest(model.checkpoint)
         return Subject(
             model=model,
             tokenizer=tokenizer_of(model),
             chat_template=chat_template_of(model),
-            manifest=read_manifest(path) if manifest_path(path).is_file() else None,
+            manifest=found.manifest,
+            stale=found.stale,
         )
     except BaseException:
         model.checkpoint.close()

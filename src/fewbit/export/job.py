@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fewbit.atomic import claimed, free_bytes, is_free, require_apart
-from fewbit.checkpoint.own_manifest import altered
+from fewbit.checkpoint.own_manifest import require_unaltered
 from fewbit.errors import BadFileError, NumericalError, OutputError
 from fewbit.export.conversion import convert
 from fewbit.export.manifest import Written, manifest_of
@@ -158,7 +158,6 @@ def _require_unaltered(planned: PlannedExport, progress: Progress) -> None:
     """Refuse to continue a manifest that has the hashes of other bytes; raises BadFileError."""
     if planned.before is None:
         return
-    checkpoint = planned.source.checkpoint
 
     def each(hashed: Callable[[str], list[str]], names: Iterable[str]) -> Iterator[list[str]]:
         listed = list(names)
@@ -166,13 +165,7 @@ def _require_unaltered(planned: PlannedExport, progress: Progress) -> None:
             yield hashed(name)
             progress("checking", number, len(listed))
 
-    changed = altered(checkpoint, planned.before, each)
-    if changed:
-        raise BadFileError(
-            f"{len(changed)} tensors of {checkpoint.path}, the first {changed[0]}, are not those "
-            f"that {manifest_path(checkpoint.path)} has the hashes of; get the model again, or "
-            "remove that manifest where another model took its place."
-        )
+    require_unaltered(planned.source.checkpoint, planned.before, each)
 
 
 def require_absent(planned: PlannedExport, paths: Sequence[Path]) -> None:

@@ -11,11 +11,12 @@ import numpy as np
 
 from fewbit import __version__
 from fewbit.checkpoint.checkpoint import content_digest
+from fewbit.checkpoint.own_manifest import manifest_of
 from fewbit.errors import UsageError
 from fewbit.model.weights import ModelSource
 from fewbit.records.base import from_json
 from fewbit.records.calibration import CalibrationFacts
-from fewbit.records.manifest import Making, Manifest, TextRequest, read_manifest
+from fewbit.records.manifest import Making, Manifest, TextRequest
 from fewbit.records.recipe import Recipe
 from fewbit.records.tuning import ROUNDED
 from fewbit.runtime.chooser import choose_isa
@@ -62,7 +63,7 @@ def open_manifest(path: Path) -> Manifest:
 
     Raises:
         UsageError: it is an export's, or has no record of how it was made.
-        MissingError, BadFileError: as `read_manifest`.
+        MissingError, BadFileError, UnsupportedError: as `manifest_of`.
     """
     if path.suffix == ".json":
         try:
@@ -72,7 +73,7 @@ def open_manifest(path: Path) -> Manifest:
                 f"{path} cannot be read ({error.strerror}); give a manifest."
             ) from error
     else:
-        found = read_manifest(path)
+        found = manifest_of(path)
     if found.making is None or found.export is not None:
         what = "is of an export" if found.export else "does not say how it was made"
         raise UsageError(f"The manifest of {path} {what}; quantize the source by a recipe instead.")

@@ -305,7 +305,9 @@ def _calibration(uncalibrated: tuple[Slot, ...]) -> Finding:
 
 def _unaltered(candidate: Subject, changed: tuple[str, ...]) -> Finding:
     manifest = candidate.manifest
-    if changed:
+    if candidate.stale:
+        found = f"{candidate.stale}; remove it."
+    elif changed:
         found = (
             f"{len(changed)} stored tensors are not those that the manifest has the hash of, the "
             f"first {changed[0]}: they were changed after the artefact was made."
@@ -319,7 +321,9 @@ def _unaltered(candidate: Subject, changed: tuple[str, ...]) -> Finding:
         )
     else:
         found = "Every stored tensor is the one that the manifest has the hash of."
-    return Finding(name=f"{AXIS}/manifest", axis=AXIS, passed=not changed, found=found)
+    return Finding(
+        name=f"{AXIS}/manifest", axis=AXIS, passed=not (changed or candidate.stale), found=found
+    )
 
 
 def _notes(details: ScanDetails) -> Iterator[str]:
