@@ -164,6 +164,17 @@ def test_another_command_on_the_same_output_is_refused(tmp_path, model, text, mo
     assert run(command(model, text, out, "--calibration-seed", "1", "--resume", "never")) == 0
 
 
+def test_work_of_another_build_is_refused(tmp_path, model, text, monkeypatch, capsys):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr("fewbit.quantization.job.program_digest", lambda: "before")
+        signalled(patched, 3, signal.SIGINT)
+        assert run(command(model, text, out)) == 75
+    assert run(command(model, text, out)) == 2
+    assert "was done with another build;" in capsys.readouterr().err
+    assert run(command(model, text, out, "--resume", "never")) == 0
+
+
 def test_nothing_to_go_on_with_is_said_where_work_is_required(tmp_path, model, text, capsys):
     assert run(command(model, text, tmp_path / "out", "--resume", "required")) == 2
     assert "There is no work on" in capsys.readouterr().err

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from fewbit import __version__
 from fewbit.atomic import claimed, write_bytes
 from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.errors import BadFileError, OutputError, StoppedError, UsageError
 from fewbit.model.weights import ModelSource
 from fewbit.quantization.planned import Container
 from fewbit.records.base import Record, from_json, to_json
+from fewbit.records.kept import program_digest
 from fewbit.records.recipe import Recipe
 from fewbit.runtime.chooser import choose_isa
 
@@ -45,8 +45,8 @@ class Resume(Enum):
 class Asked(Record, frozen=True, kw_only=True):
     """What a job was asked for: a later run goes on only where all of it is the same."""
 
-    version: str
-    """Of fewbit."""
+    build: str
+    """Hash of fewbit's own files: another build may solve to other bits."""
     numpy: str
     """Of NumPy, whose factorizations round as its BLAS does."""
     kernels: str
@@ -187,7 +187,7 @@ def claimed_job(out: Path, resume: Resume = Resume.AUTO, stop: Stop | None = Non
 def asked(source: ModelSource, recipe: Recipe, container: Container, options: str = "") -> Asked:
     """Return what is asked for, with the hash of the source, which reads all of it."""
     return Asked(
-        version=__version__,
+        build=program_digest(),
         numpy=np.__version__,
         kernels=choose_isa(),
         source=content_digest(source.checkpoint),
