@@ -3,7 +3,7 @@
 The source is what takes longest, and it is the same for all. So every sequence is run once on the
 source and on all candidates that lack it, and what comes of it is kept where an evaluation looks
 for it. Each evaluation then finds its divergences there and adds what is left. It is kept whole,
-so that a run that was stopped goes on.
+so that a run that was stopped goes on, for the very fewbit that measured it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fewbit.model.weights import open_model
 from fewbit.progress import Progress
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import Evaluation
-from fewbit.records.kept import fingerprint
+from fewbit.records.kept import fingerprint, program_digest
 from fewbit.records.measurement import Finding
 from fewbit.runtime.native import available_cores
 
@@ -61,7 +61,8 @@ class Bench:
 
     def kept(self, candidate: Candidate) -> Path:
         """Return where a candidate's evaluation is kept, or in a text why there is none."""
-        asked = fingerprint(candidate.run, self.axes_of(candidate), self.options)
+        decides = candidate.run, self.axes_of(candidate), self.options
+        asked = fingerprint(program_digest(), *decides)
         return self.made / f"{candidate.name.replace(' ', '-')}-{asked[:8]}.json"
 
     def axes_of(self, candidate: Candidate) -> tuple[str, ...]:

@@ -118,3 +118,15 @@ def test_what_is_of_another_source_is_neither_taken_nor_in_the_way(benchmark, ca
     assert kept() == before
     write_subject(source, weights=random_weights(CONFIG))
     assert not {*kept()} & {*before}
+
+
+def test_what_another_build_measured_is_measured_again(
+    benchmark, candidates, tmp_path, monkeypatch
+):
+    source = write_subject(tmp_path / "source", weights=sharp_weights())
+    (tmp_path / "into").mkdir()
+    one = benchmark["measuring"].Bench(tmp_path / "into", source, AxisOptions())
+    before = one.kept(candidates[0])
+    assert one.kept(candidates[0]) == before
+    monkeypatch.setattr(benchmark["measuring"], "program_digest", lambda: "rebuilt")
+    assert one.kept(candidates[0]) != before
