@@ -195,7 +195,7 @@ def test_a_biased_draw_fails_the_partition(model_pair):
 
 def test_sampling_that_can_show_nothing_comes_to_an_end(model_pair, monkeypatch):
     monkeypatch.setattr(partition, "ROOM", 0.6)
-    monkeypatch.setattr(partition, "_TOKENS", 4)
+    monkeypatch.setattr(partition, "TOKENS", 4)
     with pytest.raises(UsageError, match=r"none of 64 sampled texts .* leave --long out"):
         check_sampling(*model_pair, 3, quiet)
 

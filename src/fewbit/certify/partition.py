@@ -51,7 +51,7 @@ PARTITION = "tokens with an odd id"
 
 _SHIFT = CRITICAL + NormalDist().inv_cdf(POWER)
 _SEED = 2026
-_TOKENS = 200
+TOKENS = 200
 """Of each request."""
 
 _TOGETHER = 16
@@ -222,7 +222,7 @@ def _waves(target: LoadedModel) -> Iterator[list[Request]]:
     prompts = [target.text_prompt(text) for text in PROMPTS.values()]
     for wave in count():
         samples = range(wave * _TOGETHER, (wave + 1) * _TOGETHER)
-        stop = StopCondition(_TOKENS)
+        stop = StopCondition(TOKENS)
         yield [
             Request(prompts[sample % len(prompts)], SamplingParams(), stop, sample=sample)
             for sample in samples

@@ -33,7 +33,10 @@ from fewbit.speculate.model_draft import ModelDraft
 PAGES = 2
 """Whole pages to fill, counted from the page in which the prompt ends."""
 
-_PROMPT = "rewrite"
+PROMPT = "rewrite"
+
+DRAFT_TOKENS = (1 + PAGES) * PAGE
+"""Generated beside a draft with a store of its own."""
 
 _FEW = 16
 """Ids below this are tokens of every model."""
@@ -112,14 +115,14 @@ def check_draft_caches(
 
 def _draft_cache(target: LoadedModel, own: ModelDraft | HeadDraft, longest: int) -> CacheCase:
     name = list(SAMPLED)[-1]
-    prompt = target.text_prompt(PROMPTS[_PROMPT])
+    prompt = target.text_prompt(PROMPTS[PROMPT])
     # Runs of the same requests before may have left there just what belongs there: with another
     # text in the pages, a row that is never written shows.
-    positions = min(len(prompt) + (1 + PAGES) * PAGE, own.context)
+    positions = min(len(prompt) + DRAFT_TOKENS, own.context)
     own.anew().spoil([token % _FEW for token in range(positions)])
     draft = own.anew()
     left = _LeftHead(draft) if isinstance(draft, HeadDraft) else _Left(draft, draft.beside_fresh)
-    request, tally = Request(prompt, SAMPLED[name], StopCondition((1 + PAGES) * PAGE)), Tally()
+    request, tally = Request(prompt, SAMPLED[name], StopCondition(DRAFT_TOKENS)), Tally()
     said(target.served, [request], forced(left, longest), tally)
     return CacheCase(
         params=name,
@@ -182,6 +185,15 @@ class _LeftHead(_Left):
         self._watch(sequence, first, states)
 
 
+def cache_tokens(prompt: int, longest: int, branches: int = 0) -> int:
+    """Return how many tokens behind a prompt of that many fill the pages to be compared.
+
+    A last step with branches may leave its page to one of them, so that text goes on behind it.
+    """
+    whole = (prompt // PAGE + PAGES) * PAGE + 1 - prompt
+    return whole + (longest + 1 if branches else 0)
+
+
 def check_cache(
     target: LoadedModel,
     opened: Callable[[], Draft],
@@ -189,14 +201,10 @@ def check_cache(
     longest: int,
     branches: int = 0,
 ) -> CacheCase:
-    """Run one request along a draft and compare the whole pages that it leaves.
-
-    A last step with branches may leave its page to one of them, so that text goes on behind it.
-    """
+    """Run one request along a draft and compare the whole pages that it leaves."""
     draft = opened()
-    prompt = target.text_prompt(PROMPTS[_PROMPT])
-    count = (len(prompt) // PAGE + PAGES) * PAGE + 1 - len(prompt)
-    count += longest + 1 if branches else 0
+    prompt = target.text_prompt(PROMPTS[PROMPT])
+    count = cache_tokens(len(prompt), longest, branches)
     store = WrittenStore(target.runner.executor)
     request = Request(prompt, SAMPLED[params], StopCondition(count))
     served = replace(target.served, executor=store)

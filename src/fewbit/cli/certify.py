@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from fewbit.records.conditions import Conditions
     from fewbit.speculate.drafts import Draft
 
-CONTEXT = 512
-"""Positions of a sequence; the longest request takes about 130."""
-
 
 def certify(  # noqa: PLR0913
     model: Annotated[str, Parameter(name="MODEL")],
@@ -91,19 +88,23 @@ def certificate_of(  # noqa: PLR0913, PLR0917
     """Open a model and a draft beside it, and check; progress goes to stderr.
 
     Raises:
-        UsageError: the draft is none, or none of that name.
+        UsageError: the draft is none, or none of that name; or the model's context is too short.
         StoppedError: an interrupt or SIGTERM came, and `work` keeps what was checked.
         FewbitError: as `certify.certificate.certify`.
     """
     from fewbit.certify.certificate import certify as certified
+    from fewbit.certify.room import room_for
     from fewbit.cli.drafts import chosen_draft
     from fewbit.cli.progress import watched
     from fewbit.cli.stopping import resumable
     from fewbit.engine.loaded import load_model
+    from fewbit.model.weights import open_model
 
     longest = max(settings.lengths)
     chosen = chosen_draft(draft, longest, draft_text, branches=settings.branches)
-    run = chosen.target_settings(running.settings(max(settings.together) + 1, CONTEXT))
+    with open_model(model) as source:
+        room = room_for(source, settings)
+    run = chosen.target_settings(running.settings(room.sequences, room.context))
     target = load_model(model, run)
     kind = chosen_draft(_shallow(draft), longest, draft_text)
     opened = chosen.opened(target, run)
