@@ -262,7 +262,10 @@ def test_stored_scales_of_keys_and_values_are_exported(tmp_path):
         facts = replace(model.checkpoint.facts, kv_scales=scales)
         model.checkpoint._facts = facts
         target = find_target("compressed-tensors", SETTINGS)
-        export(plan_export(model, target), tmp_path / "out", SETTINGS)
+        manifest = export(plan_export(model, target), tmp_path / "out", SETTINGS)
+    file = tmp_path / "out" / "model.safetensors"
+    header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    assert file.stat().st_size - header == manifest.promised_bytes == manifest.tensor_bytes
     with open_model(tmp_path / "out") as model:
         kept = model.kv_scales
     assert kept.form is KvForm.FP8 and kept.keys[0] == (0.5, 0.5) and kept.values[0] == (2.0, 2.0)

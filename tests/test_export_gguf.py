@@ -84,6 +84,16 @@ def test_the_program_is_the_same(tmp_path, name):
             np.testing.assert_array_equal(before + offset, after + offset)
 
 
+def test_tensors_of_no_slot_are_promised_too(tmp_path):
+    """Divisors of rope: a folder has them in its configuration, a file as a tensor."""
+    one, other = tmp_path / "one.gguf", tmp_path / "other.gguf"
+    for source, out in ((folder(tmp_path, "llama3"), one), (one, other)):
+        manifest = exported(source, out)
+        sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(out).tensors}
+        assert "rope_freqs.weight" in sizes
+        assert manifest.promised_bytes == manifest.tensor_bytes == sum(sizes.values())
+
+
 REFUSED = {"qwen3-moe-sparse": "norm_topk_prob", "gemma3-scaled": "no exact form as GGUF"}
 
 

@@ -75,7 +75,8 @@ class CompressedTensorsTarget:
         schemes = self._schemes(source, {slot: held.format for slot, held in holdings.items()})
         unnamed = [slot for slot, scheme in schemes.items() if scheme.inputs is Activations.BF16]
         notes = (_dtype_note(source, schemes), *weight_only_notes(source, unnamed))
-        return Layout(holdings=holdings, notes=notes)
+        scales = kept_tensors(source.kv_scales).values()
+        return Layout(holdings=holdings, notes=notes, beside=sum(s.nbytes for s in scales))
 
     def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         form = source.info(slot).format

@@ -57,7 +57,8 @@ class GgufTarget:
         view = GgufView(source, formats)
         viewed(view)
         notes = (*view.notes, *_activation_notes(source, formats))
-        return Layout(holdings=holdings, notes=notes, tokens=view.tokens)
+        beside = sum(view.tensors[name].nbytes for name in view.extras)
+        return Layout(holdings=holdings, notes=notes, tokens=view.tokens, beside=beside)
 
     def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         place = _place(source, slot)

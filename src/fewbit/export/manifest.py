@@ -56,7 +56,7 @@ def manifest_of(planned: PlannedExport, written: Mapping[Slot, Written]) -> Mani
         for tensor in record.tensors
     ]
     entries += [_absent(source, tensor) for tensor in record.absent]
-    size = sum(entry.bytes for entry in entries)
+    size = planned.layout.beside + sum(entry.bytes for entry in entries)
     weights = sum(math.prod(tensor.shape) for tensor in record.tensors)
     changed = {t.slot: written[t.slot].relative_error for t in record.changed}
     about: dict[str, Any] = {

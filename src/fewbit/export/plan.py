@@ -60,7 +60,7 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
         tensors=tensors,
         absent=target.absent(source),
         source_bytes=sum(info.nbytes for info in source.checkpoint.tensors.values()),
-        bytes=sum(holding.bytes for holding in layout.holdings.values()),
+        bytes=layout.bytes,
         notes=(*source.checkpoint.notes, *stale, *layout.notes, *_scales_left_out(source, target)),
         refusals=target.refusals(source, layout.formats),
     )

@@ -63,11 +63,18 @@ class Layout:
     tokens: TokenizerMetadata | None = None
     """The tokenizer as the export's metadata has it, where the target makes it: a large vocabulary
     takes seconds, and the writer takes it from here."""
+    beside: int = 0
+    """Bytes of the export's tensors that are no slot's, such as scales of keys and values."""
 
     @property
     def formats(self) -> dict[Slot, NumberFormat]:
         """The format of every slot in the export."""
         return {slot: holding.format for slot, holding in self.holdings.items()}
+
+    @property
+    def bytes(self) -> int:
+        """Those of all tensors of the export."""
+        return self.beside + sum(holding.bytes for holding in self.holdings.values())
 
 
 class Target(Protocol):

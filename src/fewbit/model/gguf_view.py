@@ -9,7 +9,7 @@ must give back the same Program.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -80,6 +80,11 @@ class GgufView(ClosedByWith):
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Every tensor by its name in the file."""
         return MappingProxyType(self._infos)
+
+    @property
+    def extras(self) -> Collection[str]:
+        """The names of the tensors that are no slot's."""
+        return self._extras.keys()
 
     def read(self, name: str) -> QuantTensor:
         """Return a tensor as the file would store it; raises MissingError without one."""
