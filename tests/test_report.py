@@ -15,7 +15,7 @@ from rich.console import Console
 from fewbit.records.base import from_json, to_json
 from fewbit.records.evaluation import CompressReport, Evaluation
 from fewbit.records.interval import Interval
-from fewbit.records.measurement import Measure
+from fewbit.records.measurement import Item, Measure, Slice
 from fewbit.records.outcome import Outcome
 from fewbit.report import charts, html, judged, terminal
 
@@ -102,6 +102,21 @@ def test_a_judgement_shows_interval_floor_margin_and_what_would_decide(pages):
     assert "About 640 items would decide." in page
     assert "shown, not judged: no margin is declared" in page
     assert "2 inside, 1 undecided, 1 not judged" in page
+
+
+def test_no_failure_of_an_arm_is_shown_with_its_bound():
+    """0 of 200 is no rate of zero."""
+    items = tuple(
+        Item(name=f"{i}", cluster=f"{i}", source=0.0, candidate=float(i < 2)) for i in range(200)
+    )
+    rates = Slice(
+        name="tasks/a", axis="tasks", measure=Measure.PROPORTION, unit="", title="a", items=items
+    )
+    row = judged.Row(
+        sample.judgement("tasks/a", Interval(value=0.01, low=0, high=0.03), 0.05), (rates,)
+    )
+    assert row.arm("source") == "0.0% (under 1.5% at 95%)"
+    assert row.arm("candidate") == "1.0%"
 
 
 def test_a_waived_finding_says_why(pages):

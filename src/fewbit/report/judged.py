@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fewbit.records.evaluation import Attempt, CompressReport, Evaluation
-from fewbit.records.figures import describe, number, points, ratio_of, size
+from fewbit.records.figures import describe, most_of_none, number, points, ratio_of, size
 from fewbit.records.gate import Judgement, SliceRule
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import Item, Measure, Slice
@@ -88,12 +88,18 @@ class Row:
         return flips_of([(i.source, i.candidate) for s in self.slices for i in s.items])
 
     def arm(self, arm: str) -> str:
-        """Return the figure of one arm by itself, `source`, `floor` or `candidate`, in words."""
+        """Return the figure of one arm by itself, `source`, `floor` or `candidate`, in words.
+
+        Where no item failed the rate has its bound beside it.
+        """
         items = [item for s in self.slices for item in s.items]
         values = [getattr(item, arm) for item in items]
         if not items or None in values:
             return ""
-        return shown(_mean(items, values), self.measure, self.slices[0].unit)
+        words = shown(_mean(items, values), self.measure, self.slices[0].unit)
+        if self.measure is Measure.PROPORTION and not any(values):
+            return f"{words} (under {most_of_none(len(items)):.1%} at 95%)"
+        return words
 
     def words(self, figure: Interval | None) -> str:
         """Return a figure with its bounds in words; percentage points of a difference of rates."""

@@ -24,7 +24,7 @@ from fewbit.evaluate.gating.declared import Subject, subjects
 from fewbit.evaluate.gating.estimates import Draws, Estimate, Estimates, estimate
 from fewbit.evaluate.gating.proportions import mcnemar
 from fewbit.evaluate.gating.relative import Allowed
-from fewbit.records.figures import describe
+from fewbit.records.figures import describe, most_of_none
 from fewbit.records.gate import Gate, Judgement, SliceRule, Verdict
 from fewbit.records.interval import Interval
 from fewbit.records.measurement import AxisResult, Finding, Measure, Slice
@@ -299,7 +299,7 @@ def _share(failed: Sequence[float]) -> str:
     count, of = int(sum(failed)), len(failed)
     if count:
         return f"{count} of {of}"
-    return f"0 of {of} (under {1.0 - 0.05 ** (1.0 / of):.1%} at 95%, were items independent)"
+    return f"0 of {of} (under {most_of_none(of):.1%} at 95%, were items independent)"
 
 
 def _unmeasured(gate: Gate, found: Sequence[_Measured]) -> list[_Said]:
