@@ -12,9 +12,12 @@ from safetensors.numpy import load_file, save_file
 from tiny_models import CONFIGS, random_weights
 from tiny_subjects import CONFIG, write_subject
 
+from fewbit.checkpoint.artefact import encoded_info, write_artefact
 from fewbit.evaluate.arms import Arms, Role, local_party
 from fewbit.evaluate.identity import Subject
 from fewbit.evaluate.subject import open_subject
+from fewbit.formats.registry import BLOCK_FORMATS
+from fewbit.formats.spec import QuantTensor
 from fewbit.model.runner import RunSettings
 from fewbit.model.weights import open_model
 from fewbit.quantization import quantize
@@ -46,6 +49,31 @@ def spoil(artefact: Path, target: Path, change: Callable[[dict[str, np.ndarray]]
     described = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])
     change(tensors)
     save_file(tensors, weights, described.get("__metadata__"))
+    return target
+
+
+def unread(artefact: Path, target: Path) -> Path:
+    """Copy an artefact with a matrix in q2_0, which no kernel reads: it is run as floats."""
+    spec, name = BLOCK_FORMATS["q2_0"].spec, "model.layers.1.self_attn.q_proj.weight"
+    codes = np.random.default_rng(0).integers(0, 256, (64, 18), dtype=np.uint8)
+    codes[:, 1] = 0x20  # a small fp16 scale, wherever it lies in the block
+    with open_model(artefact) as model:
+        tensors = model.checkpoint.tensors
+        write_artefact(
+            target,
+            config=json.loads((artefact / "config.json").read_text()),
+            sidecars={p.name: p.read_bytes() for p in artefact.glob("tokenizer*")},
+            tensors=[
+                encoded_info(name, spec, info.shape) if info.name == name else info
+                for info in tensors.values()
+            ],
+            read=lambda stored: (
+                QuantTensor(spec, tensors[name].shape, codes)
+                if stored == name
+                else model.checkpoint.read(stored)
+            ),
+            manifest=(artefact / "manifest.json").read_bytes,
+        )
     return target
 
 

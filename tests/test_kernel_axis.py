@@ -1,22 +1,19 @@
 """The axis of kernels: what ran is told, and a layer that quietly ran as floats rejects."""
 
-import json
-
 import msgspec
-import numpy as np
 import pytest
 from brought import as_said
-from spoiled import arms_of, failed, nothing, write_pair
-from tiny_subjects import CONFIG
+from spoiled import arms_of, failed, nothing, unread, write_pair
+from tiny_subjects import letters, text_alone
 
-from fewbit.checkpoint.artefact import encoded_info, write_artefact
 from fewbit.evaluate.arms import Role, Room
+from fewbit.evaluate.evaluation import EvaluationSettings, evaluate
+from fewbit.evaluate.gating.file import find_gate
+from fewbit.evaluate.gating.gate import judge
 from fewbit.evaluate.machine.kernel_axis import KernelAxis, kernel_findings
-from fewbit.formats.registry import BLOCK_FORMATS
-from fewbit.formats.spec import QuantTensor
-from fewbit.model.weights import open_model
 from fewbit.records.base import from_json, to_json
 from fewbit.records.measurement import AxisResult
+from fewbit.records.outcome import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -102,29 +99,17 @@ def test_a_record_that_does_not_say_what_lies_in_memory_is_caught(kernels):
 
 
 def test_a_model_with_a_format_that_no_kernel_reads_is_caught_whole(pair, tmp_path):
-    """q2_0 has no kernel: it runs, dequantized to fp16, and says so; that is not a q2_0 model."""
-    spec, name = BLOCK_FORMATS["q2_0"].spec, "model.layers.1.self_attn.q_proj.weight"
-    codes = np.random.default_rng(0).integers(0, 256, (64, 18), dtype=np.uint8)
-    codes[:, 1] = 0x20  # a small fp16 scale, wherever it lies in the block
-    with open_model(pair[1]) as model:
-        infos = [
-            encoded_info(name, spec, info.shape) if info.name == name else info
-            for info in model.checkpoint.tensors.values()
-        ]
-        files = {p.name: p.read_bytes() for p in pair[1].glob("tokenizer*")}
-        write_artefact(
-            tmp_path / "fallback",
-            config=json.loads((pair[1] / "config.json").read_text()),
-            sidecars=files,
-            tensors=infos,
-            read=lambda stored: (
-                QuantTensor(spec, (64, CONFIG["hidden_size"]), codes)
-                if stored == name
-                else model.checkpoint.read(stored)
-            ),
-            manifest=(pair[1] / "manifest.json").read_bytes,
-        )
-    result = KernelAxis().run(arms_of(pair[0], tmp_path / "fallback"), nothing)
+    """It runs, dequantized to fp16, and says so; that is not a q2_0 model."""
+    result = KernelAxis().run(arms_of(pair[0], unread(pair[1], tmp_path / "fallback")), nothing)
     assert set(failed(result)) == {"kernels/float"}
     assert "layers.1.q.weight is stored in q2_0" in failed(result)["kernels/float"]
     assert "dequantized to f16" in failed(result)["kernels/float"]
+    assert judge((result,), find_gate(None))[1].outcome is Outcome.REJECT
+
+
+def test_without_the_axis_what_is_not_run_as_stored_is_said_all_the_same(pair, tmp_path):
+    axis = text_alone(letters(documents=2, characters=40), windows=2, window_tokens=32)
+    settings = EvaluationSettings(threads=1, floor=False)
+    found = evaluate(pair[0], unread(pair[1], tmp_path / "fallback"), [axis], settings)
+    (note,) = [note for note in found.notes if note.startswith("Not run as stored")]
+    assert "in the candidate: q2_0" in note and "dequantized to f16" in note
