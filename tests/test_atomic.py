@@ -14,6 +14,7 @@ from fewbit.atomic import (
     arriving_together,
     claimed,
     creating_folder,
+    is_free,
     replacing,
     replacing_folder,
     require_apart,
@@ -107,6 +108,23 @@ def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="exists already"), creating_folder(path):
             raise AssertionError
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_whose_place_cannot_be_taken_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    assert is_free(real)
+    with pytest.raises(OutputError, match="choose the folder behind it"):
+        is_free(link)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == real)
+    with pytest.raises(OutputError, match="choose a folder inside it"):
+        is_free(real)
+    link.unlink()
+    link.symlink_to(tmp_path / "nothing")
+    assert is_free(link)
 
 
 def test_a_folder_takes_the_place_of_what_was_there(tmp_path: Path) -> None:

@@ -247,13 +247,33 @@ def _clear(path: Path) -> None:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nothing or an empty folder is there; raises OutputError where that cannot be seen."""
+    """Whether nothing or an empty folder is there.
+
+    Raises:
+        OutputError: that cannot be seen, or there is a folder whose place no other can take.
+    """
     try:
-        return not path.exists() or (path.is_dir() and next(path.iterdir(), None) is None)
+        if not path.is_dir():
+            return not path.exists()
+        _require_movable(path)
+        return next(path.iterdir(), None) is None
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror}); choose another output."
         ) from error
+
+
+def _require_movable(folder: Path) -> None:
+    if folder.is_symlink():
+        raise OutputError(
+            f"{folder} is a link to a folder, and the output would take the link's place; choose "
+            "the folder behind it."
+        )
+    if folder.is_mount():
+        raise OutputError(
+            f"{folder} is where a file system is mounted, and no folder can take its place; choose "
+            "a folder inside it."
+        )
 
 
 def free_bytes(out: Path) -> int | None:
