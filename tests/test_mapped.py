@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,15 @@ def test_an_absent_file_cannot_be_read(tmp_path: Path) -> None:
 def test_names_are_shown_harmlessly() -> None:
     assert quoted("a\x1b[31m\n") == "'a\\x1b[31m\\n'"
     assert quoted("x" * 65) == "'" + "x" * 61 + "...'"
+
+
+@pytest.mark.parametrize("size", [4096, 1 << 20])
+def test_a_file_that_changes_its_size_is_not_looked_at(tmp_path, size):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 16))
+    with MappedFile(path) as file:
+        os.truncate(path, size)
+        with pytest.raises(BadFileError, match=f"has {size} bytes, and had 65536"):
+            file.array(0, 16)
+        with pytest.raises(BadFileError, match="begin anew"):
+            file.sha256((0, 1 << 16))

@@ -72,8 +72,18 @@ class MappedFile(ClosedByWith):
         return self._map
 
     def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """Return a read-only view, uint8 [nbytes]; the caller has checked the range."""
+        """Return a read-only view, uint8 [nbytes]; the caller has checked the range.
+
+        Raises:
+            BadFileError: the file has another size than when it was opened. To look at what was cut
+                off would end the process.
+        """
         assert 0 <= offset <= offset + nbytes <= self.size
+        if self.data.size() != self.size:
+            raise BadFileError(
+                f"{self.path} has {self.data.size()} bytes, and had {self.size} when it was "
+                "opened: something writes to it; get it again, then begin anew."
+            )
         if nbytes == 0:
             return np.empty(0, np.uint8)
         return np.frombuffer(self.data, np.uint8, nbytes, offset)
