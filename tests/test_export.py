@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -162,6 +163,24 @@ def test_an_existing_output_is_left_alone(tmp_path):
     with pytest.raises(OutputError, match="exists already"):
         exported(source, out)
     assert [p.name for p in out.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(("to", "name"), [("hf", "m.gguf"), ("gguf", "m"), ("gguf", "m.bin")])
+def test_a_name_of_another_kind_is_refused_before_the_work(tmp_path, monkeypatch, to, name):
+    monkeypatch.setattr("fewbit.export.job.Job.read", lambda *_: 1 / 0)
+    with pytest.raises(OutputError, match=r"end in \.gguf; choose another name"):
+        exported(folder(tmp_path), tmp_path / name, to)
+
+
+def test_a_source_that_is_cut_while_it_is_read_is_an_error(tmp_path):
+    """To look at pages behind a file's end would end the process."""
+    source = folder(tmp_path)
+    with open_model(source) as model:
+        planned = plan_export(model, find_target("hf", SETTINGS))
+        os.truncate(source / "model.safetensors", 4096)
+        with pytest.raises(BadFileError, match="something writes to it"):
+            export(planned, tmp_path / "out", SETTINGS)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("to", ["hf", "gguf"])

@@ -166,6 +166,12 @@ def test_an_output_that_exists_is_left_alone(tmp_path, out):
     assert manifest_path(target).exists()
 
 
+def test_what_lies_where_the_manifest_goes_is_named(tmp_path):
+    (tmp_path / "out.gguf.manifest.json").mkdir()
+    with pytest.raises(OutputError, match=r"out.gguf.manifest.json exists already"):
+        quantize(gguf(tmp_path), built_in("rtn-q4_0"), tmp_path / "out.gguf")
+
+
 def test_progress_is_told_of_every_stored_tensor(llama, tmp_path):
     seen = []
     planned = plan(open_model(llama), built_in("rtn-int4-g32"))

@@ -21,6 +21,8 @@ from fewbit.records.base import from_json, to_json
 from fewbit.records.figures import size
 from fewbit.records.manifest import Card, Manifest, manifest_path
 
+_GGUF = ".gguf"
+
 
 class Job:
     """A plan being carried out.
@@ -135,13 +137,25 @@ def require_free(planned: PlannedExport, out: Path) -> None:
     """Check that an export may be written.
 
     Raises:
-        OutputError: `out` or its manifest exists already, or lies in the source.
+        OutputError: `out` or its manifest exists already, lies in the source, or has a name that
+            is none of a file or of a folder.
     """
     require_apart(out, planned.source.path)
+    _require_named(planned, out)
     if planned.target.container == "file":
         require_absent(planned, [out])
     elif not is_free(out):
         raise _taken(out)
+
+
+def _require_named(planned: PlannedExport, out: Path) -> None:
+    """Refuse a name that says another kind, since names tell where a manifest lies."""
+    container = planned.target.container
+    if (container == "file") != (out.suffix.lower() == _GGUF):
+        raise OutputError(
+            f"{out} is to be a {container}, and the names of files, and of files alone, end in "
+            f"{_GGUF}; choose another name."
+        )
 
 
 def _require_room(planned: PlannedExport, out: Path) -> None:

@@ -15,7 +15,7 @@ from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo, content_digest
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, write_gguf
 from fewbit.checkpoint.open import open_checkpoint
-from fewbit.errors import BadFileError, FaultError, OutputError
+from fewbit.errors import BadFileError, FaultError, MissingError, OutputError
 from fewbit.formats.registry import F32, decode, encode, is_integer
 from fewbit.formats.spec import QuantTensor, digest, join_rows
 from fewbit.model.facts import quantized_formats
@@ -106,7 +106,7 @@ def _came_alone(out: Path, source: ModelSource, recipe: Recipe | None) -> bool:
     """Whether a manifest is this job's own, whose writer was killed before the file followed it."""
     try:
         found = read_manifest(out)
-    except BadFileError:
+    except (BadFileError, MissingError):
         return False
     return found.source.path == str(source.path) and recipe in (None, found.recipe)
 
