@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 from msgspec.structs import replace
-from tiny_subjects import write_subject
+from tiny_subjects import capitals, write_subject
 from tiny_text import write_text_model
 
 from fewbit.certify import certificate, planted
@@ -138,6 +138,28 @@ def test_another_source_is_a_no_and_no_error(model, other, small, tmp_path):
     assert validation.evaluation is None
     assert validation.refused in validation.questions[0].evidence[0]
     assert [validation.questions[i].outcome for i in (0, 4)] == [NO, NO]
+
+
+def test_a_draft_that_cannot_be_used_is_a_no_and_the_rest_is_answered(
+    model, small, tmp_path, monkeypatch
+):
+    """It shares too few tokens: nothing is run with it, and the target is measured all the same."""
+    monkeypatch.setattr("fewbit.cli.certify.certificate_of", None)
+    ends = {"bos_token": "A", "eos_token": "B"}
+    strange = write_subject(tmp_path / "strange", backend=capitals(), tokenizer_config=ends)
+    json, html = tmp_path / "v.json", tmp_path / "v.html"
+    options = ("--draft", str(strange), "--against", model, *small)
+    assert run(["validate", model, *options, "--json", str(json), "--html", str(html)]) == 3
+    found = from_json(Validation, json.read_bytes(), name="v.json")
+    answers = [question.outcome for question in found.questions]
+    assert answers[:4] == [NO, NO, OPEN, OPEN] and answers[5] is OPEN
+    assert answers[4] is found.evaluation.verdict.outcome
+    assert found.questions[1].evidence[0].startswith("not usable: The draft can propose ")
+    assert "see question 2" in found.questions[2].evidence[0]
+    assert (found.certificate, found.speculation) == (None, None)
+    page = html.read_text()
+    assert page.count("Not asked, since the draft cannot be used") == 3
+    assert str(strange) in page
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeAlias
 
 from scipy.stats import binomtest
 
@@ -32,18 +33,34 @@ _STANDINGS = {
     Standing.INCONCLUSIVE: Outcome.INCONCLUSIVE,
 }
 
+_Answer: TypeAlias = tuple[Outcome, Sequence[str]]
+"""To a question, with its evidence."""
+
+_NOT_ASKED: _Answer = (
+    Outcome.INCONCLUSIVE,
+    ("Not asked, since the draft cannot be used: see question 2.",),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What the six questions are answered from; see `Validation`."""
 
     pair: PairReport | None
-    certificate: Certificate
+    certificate: Certificate | None
     evaluation: Evaluation | None
     refused: str
-    speculation: SpeculationReport
+    speculation: SpeculationReport | None
     timed: Moment | None = None
     """When that was measured."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The target's and the draft's."""
+        if self.certificate is not None:
+            return self.certificate.target.name, self.certificate.draft
+        assert self.pair is not None  # it says why there is no certificate
+        return self.pair.target.name, self.pair.draft.name
 
 
 def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
@@ -54,17 +71,18 @@ def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
         evidence: all of it.
         seconds: that gathering it took.
     """
+    target, draft = evidence.names
     questions = (
         tokenizer_identity(evidence),
-        compatible_tokens(evidence.pair, evidence.certificate.draft),
+        compatible_tokens(evidence.pair, draft),
         baseline_equality(evidence.certificate),
         caches_right(evidence.certificate),
         quality(evidence.evaluation, evidence.refused),
         faster(evidence.speculation, evidence.timed),
     )
     return Validation(
-        target=evidence.certificate.target.name,
-        draft=evidence.certificate.draft,
+        target=target,
+        draft=draft,
         source=source,
         outcome=worst(question.outcome for question in questions),
         questions=questions,
@@ -77,10 +95,15 @@ def validated(source: str, evidence: Evidence, seconds: float) -> Validation:
     )
 
 
+def usable(pair: PairReport | None) -> bool:
+    """Whether a draft can be used at all; one without a model of its own can."""
+    return pair is None or pair.verdict is not PairVerdict.NOT_USABLE
+
+
 def tokenizer_identity(evidence: Evidence) -> Question:
     """Answer whether target, source and draft make the same tokens of a text."""
     found = list(_against_source(evidence))
-    outcome = Outcome.REJECT if evidence.evaluation is None else Outcome.ACCEPT
+    refused = evidence.evaluation is None or not usable(evidence.pair)
     if evidence.pair is None:
         found.append("The draft reads and proposes the target's own tokens.")
     else:
@@ -89,7 +112,7 @@ def tokenizer_identity(evidence: Evidence) -> Question:
     return Question(
         name="tokenizer identity",
         asked="Do target and source make the same tokens of a text, and the draft too, or mapped?",
-        outcome=outcome,
+        outcome=Outcome.REJECT if refused else Outcome.ACCEPT,
         evidence=tuple(found),
     )
 
@@ -109,7 +132,7 @@ def compatible_tokens(pair: PairReport | None, draft: str) -> Question:
         outcome = Outcome.ACCEPT
         found = [f"{draft} drafts with the target's own tokens."]
     else:
-        outcome = Outcome.REJECT if pair.verdict is PairVerdict.NOT_USABLE else Outcome.ACCEPT
+        outcome = Outcome.ACCEPT if usable(pair) else Outcome.REJECT
         found = [f"{pair.verdict.value}: {pair.reasons[0]}", *pair.reasons[1:]]
         others = [check for check in pair.checks if check.name not in _CUTTING]
         found += [_differs(check) for check in others if _matters(check)]
@@ -135,25 +158,38 @@ def _differs(check: PairCheck) -> str:
     return f"Differs, {check.name}: {first.found} {first.effect}"
 
 
-def baseline_equality(certificate: Certificate) -> Question:
+def baseline_equality(certificate: Certificate | None) -> Question:
     """Answer whether the output along the draft is the target's alone."""
+    outcome, found = _NOT_ASKED if certificate is None else _equality(certificate)
+    return Question(
+        name="baseline equality",
+        asked="Is the output with the draft that of the target alone?",
+        outcome=outcome,
+        evidence=tuple(found),
+    )
+
+
+def _equality(certificate: Certificate) -> _Answer:
     equality = certificate.equality
     found = list(certificate.reasons)
     found.append(f"Preserved is {certificate.preserved}")
     if certificate.sampling is None:
         found.append("Sampling on the model itself was not tested; --long does.")
-    if equality.differences:
-        found = list(equality.differences)
+    return _STANDINGS[certificate.standing], equality.differences or found
+
+
+def caches_right(certificate: Certificate | None) -> Question:
+    """Answer whether keys and values are right after rejected drafts."""
+    outcome, found = _NOT_ASKED if certificate is None else _caches(certificate)
     return Question(
-        name="baseline equality",
-        asked="Is the output with the draft that of the target alone?",
-        outcome=_STANDINGS[certificate.standing],
+        name="caches after rollback",
+        asked="Are keys and values right after drafts were rejected?",
+        outcome=outcome,
         evidence=tuple(found),
     )
 
 
-def caches_right(certificate: Certificate) -> Question:
-    """Answer whether keys and values are right after rejected drafts."""
+def _caches(certificate: Certificate) -> _Answer:
     ours, drafts = certificate.caches, certificate.draft_caches
     outcome = Outcome.ACCEPT
     if not any(case.written_over for case in ours):
@@ -164,12 +200,7 @@ def caches_right(certificate: Certificate) -> Question:
     found += [_cache("The draft's", case) for case in drafts]
     if not drafts:
         found.append("The draft has no cache of its own.")
-    return Question(
-        name="caches after rollback",
-        asked="Are keys and values right after drafts were rejected?",
-        outcome=outcome,
-        evidence=tuple(found),
-    )
+    return outcome, found
 
 
 def _cache(whose: str, case: CacheCase) -> str:
@@ -196,8 +227,18 @@ def quality(evaluation: Evaluation | None, refused: str) -> Question:
     )
 
 
-def faster(report: SpeculationReport, timed: Moment | None = None) -> Question:
+def faster(report: SpeculationReport | None, timed: Moment | None = None) -> Question:
     """Answer whether the draft makes the target faster at every concurrency that was measured."""
+    outcome, found = _NOT_ASKED if report is None else _speed(report, timed)
+    return Question(
+        name="speedup at concurrency",
+        asked="Is the target faster with the draft at the service's concurrency?",
+        outcome=outcome,
+        evidence=tuple(found),
+    )
+
+
+def _speed(report: SpeculationReport, timed: Moment | None) -> _Answer:
     together = sorted({run.sequences for run in report.runs})
     answers = {count: _sign(_gains(report, count)) for count in together}
     found = [
@@ -212,12 +253,7 @@ def faster(report: SpeculationReport, timed: Moment | None = None) -> Question:
     if timed is not None:
         load = "" if timed.load is None else f", beside a load of {timed.load:.1f}"
         found.append(f"Measured at {timed.ended}{load}.")
-    return Question(
-        name="speedup at concurrency",
-        asked="Is the target faster with the draft at the service's concurrency?",
-        outcome=Outcome.REJECT if unequal else worst(answers.values()),
-        evidence=tuple(found),
-    )
+    return Outcome.REJECT if unequal else worst(answers.values()), found
 
 
 def _gains(report: SpeculationReport, sequences: int) -> list[float]:

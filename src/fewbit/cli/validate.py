@@ -145,29 +145,34 @@ def _evidence(  # noqa: PLR0913, PLR0917
     """
     from fewbit.cli.certify import certificate_of
     from fewbit.cli.stopping import resumable
-    from fewbit.validate import Evidence
+    from fewbit.validate import Evidence, usable
 
     together = counts("concurrency", service.concurrency, _EXAMPLE)
     certifying = service.certifying(together)
     drafting.settings(service.tokens, together)
     speed = running.speed(_PROMPT, service.tokens, together)
     axes, measuring = _measuring(quality, running)
-    pair = _pair(target, drafting.draft)
-    work = quality.work
-    _tell("Certifying the draft, for questions 3 and 4.")
-    certificate = certificate_of(target, drafting.draft, None, certifying, running, work)
+    pair, work = _pair(target, drafting.draft), quality.work
+    fits = usable(pair)
+    certificate = timed = None
+    if fits:
+        _tell("Certifying the draft, for questions 3 and 4.")
+        certificate = certificate_of(target, drafting.draft, None, certifying, running, work)
+    else:
+        _tell("The draft cannot be used, so that questions 3, 4 and 6 are not asked.")
     _tell("Measuring the target against its source, for questions 1 and 5.")
     evaluation, refused = _quality(source, target, axes, measuring)
-    _tell("Timing the target with the draft and without, for question 6.")
-    with resumable(work):
-        timed = _timed(target, drafting, speed, work)
+    if fits:
+        _tell("Timing the target with the draft and without, for question 6.")
+        with resumable(work):
+            timed = _timed(target, drafting, speed, work)
     return Evidence(
         pair=pair,
         evaluation=evaluation,
         refused=refused,
         certificate=certificate,
-        speculation=timed.report,
-        timed=timed.moment,
+        speculation=None if timed is None else timed.report,
+        timed=None if timed is None else timed.moment,
     )
 
 

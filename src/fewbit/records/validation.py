@@ -37,10 +37,12 @@ class Validation(Record, frozen=True, kw_only=True):
     questions: tuple[Question, ...]
     pair: PairReport | None
     """None where the draft is no model of its own, and so has no tokenizer."""
-    certificate: Certificate
+    certificate: Certificate | None
+    """None where the draft cannot be used."""
     evaluation: Evaluation | None
     """None where target and source are not one model in two forms."""
     refused: str = ""
     """Why there is no evaluation."""
-    speculation: SpeculationReport
+    speculation: SpeculationReport | None
+    """None where the draft cannot be used."""
     seconds: float
