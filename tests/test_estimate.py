@@ -24,6 +24,7 @@ from fewbit.quantization.estimate import (
     require_disk,
     time_needs,
 )
+from fewbit.quantization.job import work_folder
 from fewbit.quantization.planned_source import planned_source
 from fewbit.quantization.rates import Rates, _least_seconds, timed_rates
 from fewbit.recipes import built_in
@@ -108,6 +109,18 @@ def test_a_disk_without_room_is_said_before_anything_is_done(llama, tmp_path, mo
     with pytest.raises(OutputError, match=r"and the disk has .* left; make room"):
         require_disk(planned, TEXT, tmp_path / "out")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 1 << 40))
+    require_disk(planned, TEXT, tmp_path / "out")
+
+
+def test_what_earlier_work_takes_is_not_asked_for_again(llama, tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    planned = plan(llama, built_in("gptq-int4-g32"))
+    artefact, kept = disk_needs(planned, TEXT)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, artefact.bytes))
+    with pytest.raises(OutputError, match="make room"):
+        require_disk(planned, TEXT, tmp_path / "out")
+    (work_folder(tmp_path / "out") / "tune").mkdir(parents=True)
+    (work_folder(tmp_path / "out") / "tune" / "0.safetensors").write_bytes(bytes(kept.bytes))
     require_disk(planned, TEXT, tmp_path / "out")
 
 

@@ -25,6 +25,7 @@ from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
 from fewbit.methods.solvers import METHODS, Need, greatest_need
 from fewbit.model.decoder import build_program
 from fewbit.program import Program
+from fewbit.quantization.job import kept_bytes
 from fewbit.quantization.pipeline import needs_text, solves_with_text
 from fewbit.quantization.planned import PlannedTensor, QuantizationPlan
 from fewbit.quantization.rates import Rates, timed_rates
@@ -153,12 +154,12 @@ def disk_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:
 
 
 def require_disk(planned: QuantizationPlan, work: Workload, out: Path) -> None:
-    """Refuse to begin what the disk has no room for.
+    """Refuse to begin what the disk has no room for; what earlier work takes is there already.
 
     Raises:
         OutputError: the message has both numbers.
     """
-    needed = sum(amount.bytes for amount in disk_needs(planned, work))
+    needed = sum(amount.bytes for amount in disk_needs(planned, work)) - kept_bytes(out)
     free = free_bytes(out)
     if free is not None and free < needed:
         raise OutputError(

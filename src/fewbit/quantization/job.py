@@ -202,6 +202,15 @@ def work_folder(out: Path) -> Path:
     return out.with_name(f".{out.name}.work")
 
 
+def kept_bytes(out: Path) -> int:
+    """Return the bytes that the work on an output takes; what goes meanwhile is not counted."""
+    total = 0
+    for path in work_folder(out).rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
 def _is_stop(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | SystemExit | StoppedError)
 
