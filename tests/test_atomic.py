@@ -102,6 +102,22 @@ def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_names_the_folder_and_not_where_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OutputError) as met, creating_folder(tmp_path / "out") as partial:
+        monkeypatch.setattr(os, "fsync", full)
+        write_bytes(partial / "weights", b"1")
+    said = f"{tmp_path / 'out'} was not written (No space left on device); what was there is untou"
+    assert str(met.value).startswith(said)
+    monkeypatch.undo()
+    with pytest.raises(OutputError, match="other"), creating_folder(tmp_path / "out"):
+        write_bytes(tmp_path / "nowhere" / "other", b"1")
+
+
 def test_a_folder_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in (tmp_path, tmp_path / "file"):

@@ -154,11 +154,19 @@ def _partial_folder(path: Path) -> Iterator[Path]:
     try:
         yield partial
     except OSError as error:
-        raise OutputError(
-            f"{path} was not written ({error.strerror or error}); what was there is untouched."
-        ) from error
+        raise _not_written(path, error) from error
+    except OutputError as error:
+        if isinstance(error.__cause__, OSError) and str(partial) in str(error):
+            raise _not_written(path, error.__cause__) from error  # its file is nobody's concern
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _not_written(path: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"{path} was not written ({error.strerror or error}); what was there is untouched."
+    )
 
 
 def _complete(folder: Path) -> None:
