@@ -167,6 +167,20 @@ def test_a_server_that_is_not_there_is_named():
         endpoint_party(Address(url))
 
 
+def test_a_connection_is_tried_four_times(monkeypatch):
+    tried = []
+
+    def refuse(address, *_, **__):
+        tried.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with pytest.raises(RequestError, match="cannot be reached"):
+        endpoint_party(Address("http://127.0.0.1:9"))
+    assert len(tried) == 4
+
+
 def test_a_model_that_the_server_has_not_is_refused_with_those_it_has():
     with serving(routes()) as (url, _):
         with pytest.raises(RequestError, match="has no model 'large'; it has small"):

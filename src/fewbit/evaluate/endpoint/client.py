@@ -189,7 +189,7 @@ def _network(*, secure: bool) -> httpx2.HTTPTransport:
     request is sent on it (llama-server does, after 5 s) would fail that request.
     """
     alone = httpx2.Limits(max_keepalive_connections=0)
-    return httpx2.HTTPTransport(verify=secure, retries=_CONNECTIONS_TRIED, limits=alone)
+    return httpx2.HTTPTransport(verify=secure, retries=_CONNECTIONS_TRIED - 1, limits=alone)
 
 
 def _pause(response: httpx2.Response, waited: int) -> float:
