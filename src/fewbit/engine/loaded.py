@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,9 +48,14 @@ class LoadedModel:
             context=self.runner.context,
             decoder=lambda prompt: self.tokenizer.stream(after=prompt),
             threads=SamplingThreads(pool),
-            constraint=_constraints(self.tokenizer),
+            constraint=self.constraints,
             states=self.runner.states if self.runner.gives_states else None,
         )
+
+    @cached_property
+    def constraints(self) -> Callable[[Grammar], Constraint]:
+        """Turns grammars into constraints, for every engine; the first reads the vocabulary."""
+        return _constraints(self.tokenizer)
 
     @property
     def ends(self) -> frozenset[int]:
