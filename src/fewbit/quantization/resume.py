@@ -1,8 +1,8 @@
 """The tensors that a job has solved, kept in its folder, so that it can be stopped and go on.
 
 `solved.key` says what they were made from; there is one safetensors file for each cut of the walk:
-`<slot>.codes`, `<slot>.scales` and `<slot>.zeros`, and for each slot a `Saved` record.
-Files appear as a whole; one that cannot be read is solved again.
+`<slot>.codes`, `<slot>.scales` and `<slot>.zeros`, for each slot a `Saved` record, and the hash of
+all that. Files appear as a whole; what cannot be read, or has another hash, is solved again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fewbit.checkpoint.safetensors_read import SafetensorsFile
 from fewbit.checkpoint.safetensors_write import Part, write_safetensors
-from fewbit.errors import FewbitError
+from fewbit.errors import BadFileError, FewbitError
 from fewbit.formats.registry import parse_format
 from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
@@ -29,6 +29,8 @@ _ENDS = _CODES, _SCALES, _ZEROS = ".codes", ".scales", ".zeros"
 _DTYPES = {"uint8": "U8", "float16": "F16", "float32": "F32"}
 _KEY = "solved.key"
 _TRANSFORMS = "transforms.key"
+_SEAL = "sha256"
+"""Beside the slots' records: slots have dots in their names."""
 
 
 class WorkKey(Record, frozen=True, kw_only=True):
@@ -100,6 +102,7 @@ class SolvedStore:
         }
         parts = [Part(n, _DTYPES[str(a.dtype)], a.shape) for n, a in arrays.items()]
         records = {slot: to_json(_saved(item)).decode() for slot, item in solved.items()}
+        records[_SEAL] = _seal(records, _content(arrays))
         path = self.folder / f"{number:05d}.safetensors"
         write_safetensors(path, parts, arrays.items(), records)
         self._open(path)
@@ -114,7 +117,10 @@ class SolvedStore:
 
     def _open(self, path: Path) -> None:
         file = SafetensorsFile(path)
-        found = {slot: _read(file, slot) for slot in file.header.metadata}
+        records = dict(file.header.metadata)
+        if records.pop(_SEAL, "") != _seal(records, file.digest(*sorted(file.header.tensors))):
+            raise BadFileError(f"{path} is not what was kept there; it is made again.")
+        found = {slot: _read(file, slot) for slot in records}
         self.found |= found
         self._files |= dict.fromkeys(found, file)
 
@@ -122,6 +128,19 @@ class SolvedStore:
 def hashed(*texts: str) -> str:
     """Return the SHA-256 of texts, each ended by a zero byte, hexadecimal."""
     return hashlib.sha256(b"".join(text.encode() + b"\0" for text in texts)).hexdigest()
+
+
+def _content(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the hash of arrays one after the other, by name."""
+    running = hashlib.sha256()
+    for name in sorted(arrays):
+        running.update(np.ascontiguousarray(arrays[name]).data)
+    return running.hexdigest()
+
+
+def _seal(records: Mapping[Slot, str], content: str) -> str:
+    """Return the hash of what a file says and has, given that of its arrays."""
+    return hashed(content, *(text for pair in sorted(records.items()) for text in pair))
 
 
 def _read(file: SafetensorsFile, slot: Slot) -> Solved:
