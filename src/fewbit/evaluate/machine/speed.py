@@ -24,6 +24,7 @@ from fewbit.evaluate.machine.stand import TEMPERATURE, Measured, Stand
 from fewbit.evaluate.machine.work import cache_bytes, integer_operations, weight_bytes
 from fewbit.model.facts import model_facts
 from fewbit.model.runner import Runner, RunSettings
+from fewbit.model.weights import open_model
 from fewbit.program import CacheType
 from fewbit.records.kernels import Activations
 from fewbit.records.speed import MachineSpeed, SpeedReport, SpeedRun, UnitPeak, Work
@@ -59,6 +60,11 @@ class SpeedSettings:
     buffer_bytes: int | None = None
     """Of the buffer that measures memory; None for one that no cache holds."""
 
+    @property
+    def positions(self) -> int:
+        """Of a request: decoding is measured behind one token more than its prompt has."""
+        return self.prompt + 1 + self.tokens
+
     def __post_init__(self) -> None:
         if not self.concurrency or min(self.prompt, *self.concurrency) < 1:
             raise UsageError("prompt and concurrency must be at least 1.")
@@ -82,10 +88,11 @@ def measure_speed(
         BadFileError, MissingError, UnsupportedError, KernelError: as `load_model`.
     """
     threads = threads_of(settings.threads)
+    _require_room(path, settings)
     most = max(settings.concurrency)
     run_settings = RunSettings(
         threads=settings.threads,
-        context=settings.prompt + 1 + settings.tokens,
+        context=settings.positions,
         sequences=most,
         activations=settings.activations,
         cache_type=settings.cache_type,
@@ -127,6 +134,17 @@ def measure_speed(
         machine=machine.record(),
         runs=tuple(runs),
     )
+
+
+def _require_room(path: Path, settings: SpeedSettings) -> None:
+    with open_model(path) as model:
+        most = model.config.context
+    if settings.positions > most:
+        raise UsageError(
+            f"A prompt of {settings.prompt} tokens and {settings.tokens} to generate take "
+            f"{settings.positions} positions, and {path} was made for {most}; lower --prompt or "
+            "--tokens."
+        )
 
 
 class _Machine:
