@@ -267,6 +267,7 @@ def test_a_full_context_leaves_the_choice_to_who_talks(model, capsys, monkeypatc
     first, refused, later, begun, anew, end = err.split("leaves.\n> ")[1].split("> ")
     assert "prompt: 23 tokens" in first and "prompt: 23 tokens" in anew
     assert "context holds 64" in refused and "/new begins anew" in refused
+    assert "--context 512 has more room" in refused
     assert "output:" not in refused + begun + end
     assert "prompt: 48 tokens" in later  # as after the first answer
     assert out.splitlines()[0] == out.splitlines()[-1]

@@ -72,7 +72,7 @@ def chat(
                 continue
             asked = [*messages, {"role": "user", "content": line}]
             prompt = loaded.chat_prompt(asked)
-            if _declined(len(prompt), engine.context):
+            if _declined(len(prompt), engine.context, loaded.runner.config.context):
                 continue
             answer = _answer(engine, Request(prompt, params, run.stop_condition(loaded.ends)), log)
             messages = [*asked, {"role": "assistant", "content": answer.text}]
@@ -90,17 +90,23 @@ def _ask() -> str | None:
             return line.strip()
 
 
-def _declined(tokens: int, context: int) -> bool:
+def _declined(tokens: int, context: int, most: int) -> bool:
     """Whether a conversation leaves no room for an answer and somebody can choose how to go on.
 
     Nobody can where the lines come from a file; there the engine's refusal ends the command.
+
+    Args:
+        tokens: of the conversation.
+        context: positions that there are.
+        most: positions that the model was made for.
     """
     if tokens < context or not sys.stdin.isatty():
         return False
+    longer = f" Another time --context {most} has more room." if most > context else ""
     print(
         f"Not answered: with this line the conversation has {tokens} tokens, and the context holds "
         f"{context}. The line is left out; {NEW} begins anew, {EXIT} leaves, a shorter line may "
-        "fit.",
+        f"fit.{longer}",
         file=sys.stderr,
     )
     return True
