@@ -298,7 +298,12 @@ def without_codes(content: bytes) -> bytes:
     return len(head).to_bytes(8, "little") + head + content[end:]
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-40], flipped, without_codes])
+def retyped(content: bytes) -> bytes:
+    """Return a file whose codes are said to be of another type of as many bytes."""
+    return content.replace(b'"U8"', b'"I8"')
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-40], flipped, without_codes, retyped])
 def test_a_damaged_file_of_work_is_solved_again(tmp_path, damage):
     source, out = open_model(folder(tmp_path)), tmp_path / "out"
     with pytest.raises(Killed):

@@ -88,7 +88,7 @@ class SolvedStore:
         for path in sorted(self.folder.glob("[0-9]*.safetensors")):
             try:
                 self._open(path)
-            except FewbitError:
+            except (FewbitError, KeyError):  # of another element type, where it is the latter
                 path.unlink()  # it is solved again
 
     def require_same_transforms(self, fingerprints: Sequence[str]) -> None:
