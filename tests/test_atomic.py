@@ -18,6 +18,7 @@ from fewbit.atomic import (
     replacing,
     replacing_folder,
     require_apart,
+    reserve,
     write_bytes,
 )
 from fewbit.errors import OutputError
@@ -72,6 +73,23 @@ def test_the_file_behind_a_link_is_replaced(tmp_path: Path) -> None:
     link.symlink_to(path)
     write_bytes(link, b"new")
     assert (path.read_bytes(), link.readlink()) == (b"new", path)
+
+
+def test_a_file_has_its_room_before_it_is_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    reserve(path, 1 << 20)
+    assert path.read_bytes() == bytes(1 << 20)
+    assert path.stat().st_blocks * 512 >= 1 << 20
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        reserve(path, 1 << 20)
+    assert not path.exists()
 
 
 def test_the_mode_follows_the_umask(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tuning a tiny quantized model against its source, from settings to the record."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -177,6 +178,15 @@ def test_a_damaged_checkpoint_is_begun_anew(source, damage, tmp_path):
     whole = distill(source, start, text(), settings, Job(tmp_path, "k"))
     (tmp_path / "checkpoint").write_bytes(damage)
     (tmp_path / "states.json").write_bytes(damage)
+    again = distill(source, start, text(), settings, Job(tmp_path, "k"))
+    assert same(again.tensors, whole.tensors)
+
+
+def test_states_that_were_cut_are_made_again(source, tmp_path):
+    start, settings = quantized(source), replace(SETTINGS, steps=4)
+    whole = distill(source, start, text(), settings, Job(tmp_path, "k"))
+    (tmp_path / "checkpoint").unlink()
+    os.truncate(tmp_path / "states", 4096)
     again = distill(source, start, text(), settings, Job(tmp_path, "k"))
     assert same(again.tensors, whole.tensors)
 

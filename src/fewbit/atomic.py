@@ -79,6 +79,24 @@ def _write_into(path: Path, content: bytes) -> None:
         raise OutputError(f"{path} was not written ({error.strerror or error}).") from error
 
 
+def reserve(path: Path, nbytes: int) -> None:
+    """Make a file of zeros, in place of what was there, that has its room on the disk already.
+
+    Whoever writes into a hole of a mapped file when the disk is full is ended by a signal.
+
+    Raises:
+        OutputError: there is no room, or the folder cannot be written; nothing is left.
+    """
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise OutputError(
+            f"{path} was not written ({error.strerror}); make room, or choose another output."
+        ) from error
+
+
 @contextlib.contextmanager
 def creating_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes `path` when the block ends without an error.

@@ -8,6 +8,7 @@ bf16 nothing is lost beyond what that arithmetic rounds anyway.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fewbit.atomic import write_bytes
+from fewbit.atomic import reserve, write_bytes
 from fewbit.tune.source import RunSource
 
 _BYTES = {torch.float32: 4, torch.bfloat16: 2}
@@ -65,9 +66,11 @@ class States:
         self._path, self._text, self._hidden = path, text, hidden
         self._arithmetic, self._key = arithmetic, key
         self._starts = text.starts
-        self._done = self._found()
         shape = (int(self._starts[-1]), hidden * _BYTES[arithmetic])
-        self._rows = np.memmap(path, np.uint8, "r+" if self._done else "w+", shape=shape)
+        self._done = self._found(math.prod(shape))
+        if not self._done:
+            reserve(path, math.prod(shape))
+        self._rows = np.memmap(path, np.uint8, "r+", shape=shape)
 
     def fill(self, run: RunSource, size: int, told: Callable[[int, int], None]) -> None:
         """Run the source over what is not there yet, `size` windows at a time."""
@@ -100,13 +103,14 @@ class States:
         facts = {"key": self._key, "hidden": self._hidden, "type": str(self._arithmetic)}
         return json.dumps({**facts, "rows": int(self._starts[-1]), "done": done}).encode()
 
-    def _found(self) -> int:
-        """Return how many windows an earlier run of the same job has left."""
+    def _found(self, nbytes: int) -> int:
+        """Return how many windows an earlier run of the same job has left in a whole file."""
         try:
             done = int(json.loads(self._note.read_bytes())["done"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0
-        same = self._path.exists() and self._note.read_bytes() == self._facts(done)
+        same = self._path.is_file() and self._note.read_bytes() == self._facts(done)
+        same = same and self._path.stat().st_size == nbytes
         return done if same and 0 <= done <= len(self._text.windows) else 0
 
     def _write(self, window: int, states: Tensor) -> None:
