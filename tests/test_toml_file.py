@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fewbit.errors import BadFileError, MissingError
@@ -15,16 +17,23 @@ def test_a_table_is_read(tmp_path):
 
 
 NESTED = b"a = " + b"[" * 100_000
+LONG = b"a = " + b"9" * 5000
 
 
 @pytest.mark.parametrize(
-    "content", [b"a = ", b"a = '\xff'", b"a = 1\na = 2", b"#" * (LARGEST + 1), NESTED]
+    "content",
+    [b"a = ", b"a = '\xff'", b"a = 1\na = 2", b"#" * (LARGEST + 1), NESTED, LONG],
 )
 def test_what_is_no_toml_is_named(tmp_path, content):
     path = tmp_path / "x.toml"
     path.write_bytes(content)
     with pytest.raises(BadFileError, match=r"The recipe .*x\.toml"):
         read_toml(path, "recipe")
+
+
+def test_of_what_has_no_end_no_more_is_read_than_may_be():
+    with pytest.raises(BadFileError, match="at most 1 MiB"):
+        read_toml(Path("/dev/zero"), "recipe")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

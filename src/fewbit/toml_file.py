@@ -26,18 +26,19 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         BadFileError: it is no TOML, no UTF-8, or larger than `LARGEST`.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise MissingError(
             f"The {what} {path} cannot be read ({error.strerror}); give a .toml file."
         ) from error
     if len(content) > LARGEST:
         raise BadFileError(
-            f"The {what} {path} has {len(content)} bytes; a {what} has at most 1 MiB."
+            f"The {what} {path} has more than {LARGEST} bytes; a {what} has at most 1 MiB."
         )
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of syntax, of UTF-8, of too long a number
         raise BadFileError(f"The {what} {path} is not valid: {error}.") from error
 
 
