@@ -26,6 +26,12 @@ def test_settings_out_of_range_are_refused(changes, said):
         TuneSettings(**changes)
 
 
+def test_steps_have_an_end():
+    assert TuneSettings(steps=10**6).steps == 10**6
+    with pytest.raises(UsageError, match="steps is 1000001; there are at most 1000000"):
+        TuneSettings(steps=10**6 + 1)
+
+
 def test_masks_must_fit_their_windows():
     with pytest.raises(UsageError, match="1 masks do not fit the 2 windows"):
         TuneText([np.zeros(4, np.int32)] * 2, [np.ones(4, np.bool_)])

@@ -16,6 +16,9 @@ from fewbit.formats.spec import QuantTensor
 from fewbit.program import Slot
 from fewbit.records.tuning import TunedPoint, TuneRecord
 
+MOST_STEPS = 1_000_000
+"""Of a training: what each of them sees is chosen before the first."""
+
 
 class Tuned(Enum):
     """What tuning may change; each includes the one before."""
@@ -72,6 +75,8 @@ class TuneSettings:
         for name in ("steps", "batch", "check", "patience"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.steps > MOST_STEPS:
+            raise UsageError(f"steps is {self.steps}; there are at most {MOST_STEPS}.")
         for name in ("rate", "code_rate"):
             if not 0 < getattr(self, name) <= 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be in (0, 1].")
