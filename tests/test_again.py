@@ -104,6 +104,16 @@ def test_a_manifest_stands_alone(tmp_path, model, made, options, said, capsys): 
     assert said in capsys.readouterr().err
 
 
+def test_a_recipe_in_a_manifest_is_checked_as_any_other(tmp_path, model, made, capsys):  # noqa: F811
+    manifest = read_manifest(made)
+    path = tmp_path / "edited.json"
+    for change, said in (({"method": "no"}, "method 'no'"), ({"name": "../x"}, "named '../x'")):
+        edited = replace(manifest, recipe=replace(manifest.recipe, **change))
+        path.write_bytes(to_json(edited))
+        assert again(model, path, tmp_path / "b") == 2
+        assert said in capsys.readouterr().err
+
+
 def test_neither_a_recipe_nor_a_manifest_is_refused(tmp_path, model, capsys):  # noqa: F811
     assert run(["quantize", str(model), "--out", str(tmp_path / "out")]) == 2
     assert "Give either --recipe or --from-manifest" in capsys.readouterr().err

@@ -1,9 +1,10 @@
 import pytest
+from msgspec.structs import replace
 
 from fewbit.errors import BadFileError, MissingError, UnsupportedError, UsageError
 from fewbit.formats.registry import parse_format
 from fewbit.methods.solvers import METHODS
-from fewbit.recipes import built_in, built_in_names, find, to_toml
+from fewbit.recipes import built_in, built_in_names, checked, find, to_toml
 from fewbit.records.kernels import Activations
 from fewbit.records.recipe import KEEP, Role
 
@@ -228,6 +229,14 @@ def test_an_unknown_key_of_a_rule_has_near_matches(tmp_path):
 def test_a_recipe_that_cannot_be_is_refused(tmp_path, text, error, message):
     with pytest.raises(error, match=message):
         find(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../../home", "a\nb", "x" * 101, "\u0416" * 51])
+def test_files_can_be_named_by_a_recipe(name):
+    recipe = built_in("rtn-int4-g32")
+    assert checked(replace(recipe, name="x" * 100)).name
+    with pytest.raises(UsageError, match="files are named by it"):
+        checked(replace(recipe, name=name))
 
 
 def test_a_recipe_that_is_not_there_or_far_too_large_is_refused(tmp_path):

@@ -70,6 +70,8 @@ _AWQ_METHOD = "imatrix"
 """Behind AWQ, where the name has no method."""
 _BEHIND_AWQ = ("gptq", "gptq-refined")
 """The methods that a name may have behind `awq-`."""
+_LONGEST_NAME = 100
+"""Bytes: names of files have 255, and others add to it."""
 _SMALLER = {"g128": ("g64", "g32"), "g64": ("g32",), "g32": (), "row": ()}
 
 
@@ -192,8 +194,14 @@ def checked(recipe: Recipe) -> Recipe:
 
     Raises:
         UnsupportedError: the method or a format is unknown; the message lists those there are.
-        UsageError: there is no rule, or one that has both a role and a pattern, or neither.
+        UsageError: no file can be named by it; or there is no rule, or one that has both a role and
+            a pattern, or neither.
     """
+    if not _is_file_name(recipe.name):
+        raise UsageError(
+            f"A recipe is named {recipe.name[:_LONGEST_NAME]!a}; files are named by it, so take 1 "
+            f"to {_LONGEST_NAME} bytes of visible characters without a slash."
+        )
     for method in recipe.methods:
         if method not in METHODS:
             raise UnsupportedError(
@@ -222,6 +230,11 @@ def checked(recipe: Recipe) -> Recipe:
             if form != KEEP:
                 _require_made(recipe.name, parse_format(form))
     return recipe
+
+
+def _is_file_name(name: str) -> bool:
+    fits = name.isprintable() and 0 < len(name.encode()) <= _LONGEST_NAME
+    return fits and "/" not in name
 
 
 def _check_propagation(recipe: Recipe) -> None:

@@ -14,6 +14,7 @@ from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.checkpoint.own_manifest import manifest_of
 from fewbit.errors import UsageError
 from fewbit.model.weights import ModelSource
+from fewbit.recipes import checked
 from fewbit.records.base import from_json
 from fewbit.records.calibration import CalibrationFacts
 from fewbit.records.manifest import Making, Manifest, TextRequest
@@ -63,6 +64,7 @@ def open_manifest(path: Path) -> Manifest:
 
     Raises:
         UsageError: it is an export's, or has no record of how it was made.
+        UsageError, UnsupportedError: its recipe cannot be, as `checked`.
         MissingError, BadFileError, UnsupportedError: as `manifest_of`.
     """
     if path.suffix == ".json":
@@ -74,6 +76,7 @@ def open_manifest(path: Path) -> Manifest:
             ) from error
     else:
         found = manifest_of(path)
+    checked(found.recipe)
     if found.making is None or found.export is not None:
         what = "is of an export" if found.export else "does not say how it was made"
         raise UsageError(f"The manifest of {path} {what}; quantize the source by a recipe instead.")
