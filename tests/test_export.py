@@ -165,6 +165,14 @@ def test_an_existing_output_is_left_alone(tmp_path):
     assert [p.name for p in out.iterdir()] == ["mine"]
 
 
+def test_a_long_name_is_taken_in_parts(tmp_path):
+    parts = ExportSettings(split_bytes=50_000)
+    exported(folder(tmp_path), tmp_path / f"{'x' * 185}.gguf", "gguf", parts)
+    assert len(list(tmp_path.glob("x*-of-*.gguf"))) > 1
+    with pytest.raises(OutputError, match="choose one of at most 190"):
+        exported(folder(tmp_path), tmp_path / f"{'x' * 186}.gguf", "gguf", parts)
+
+
 @pytest.mark.parametrize(("to", "name"), [("hf", "m.gguf"), ("gguf", "m"), ("gguf", "m.bin")])
 def test_a_name_of_another_kind_is_refused_before_the_work(tmp_path, monkeypatch, to, name):
     monkeypatch.setattr("fewbit.export.job.Job.read", lambda *_: 1 / 0)

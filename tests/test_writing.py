@@ -172,6 +172,19 @@ def test_what_lies_where_the_manifest_goes_is_named(tmp_path):
         quantize(gguf(tmp_path), built_in("rtn-q4_0"), tmp_path / "out.gguf")
 
 
+@pytest.mark.parametrize("name", ["x" * 191, "x" * 250, f"{'y' * 186}.gguf", f"{'y' * 300}.gguf"])
+def test_a_name_too_long_for_what_is_made_beside_it_is_refused_before_the_work(tmp_path, name):
+    planned = plan(gguf(tmp_path), built_in("rtn-q4_0"), container_of(tmp_path / name))
+    with pytest.raises(OutputError, match="choose one of at most 190"):
+        writing_module.require_free(planned, tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["x" * 190, f"{'y' * 185}.gguf"])
+def test_a_long_name_is_taken(tmp_path, name):
+    quantize(gguf(tmp_path), built_in("rtn-q4_0"), tmp_path / name)
+    assert manifest_path(tmp_path / name).is_file()
+
+
 def test_progress_is_told_of_every_stored_tensor(llama, tmp_path):
     seen = []
     planned = plan(open_model(llama), built_in("rtn-int4-g32"))

@@ -16,6 +16,8 @@ from fewbit.errors import OutputError
 
 _PARTIAL = ".partial"
 """How everything ends that is not whole yet: `.<name>.<8 characters>.partial`."""
+_LONGEST_NAME = 190
+"""Bytes of an output's name: file systems take 255, and what is made beside it adds up to 60."""
 _OLD = ".old"
 """What a folder is called between leaving its place and its successor's arrival there."""
 
@@ -308,6 +310,20 @@ def free_bytes(out: Path) -> int | None:
         return shutil.disk_usage(out.absolute().parent).free
     except OSError:
         return None
+
+
+def require_short(out: Path) -> None:
+    """Check that what stands beside an output, and in it, can be named after it.
+
+    Raises:
+        OutputError: its name is too long for that.
+    """
+    length = len(os.fsencode(out.name))
+    if length > _LONGEST_NAME:
+        raise OutputError(
+            f"{out} cannot be written (File name too long): files beside it add to its name of "
+            f"{length} bytes; choose one of at most {_LONGEST_NAME}."
+        )
 
 
 def require_apart(out: Path, source: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from fewbit.atomic import claimed, free_bytes, is_free, require_apart
+from fewbit.atomic import claimed, free_bytes, is_free, require_apart, require_short
 from fewbit.checkpoint.own_manifest import require_unaltered
 from fewbit.errors import BadFileError, NumericalError, OutputError
 from fewbit.export.conversion import convert
@@ -138,8 +138,9 @@ def require_free(planned: PlannedExport, out: Path) -> None:
 
     Raises:
         OutputError: `out` or its manifest exists already, lies in the source, or has a name that
-            is none of a file or of a folder.
+            is too long, or none of a file or of a folder.
     """
+    require_short(out)
     require_apart(out, planned.source.path)
     _require_named(planned, out)
     if planned.target.container == "file":

@@ -203,10 +203,10 @@ def work_folder(out: Path) -> Path:
 
 
 def kept_bytes(out: Path) -> int:
-    """Return the bytes that the work on an output takes; what goes meanwhile is not counted."""
+    """Return the bytes that the work on an output takes, as far as they can be counted."""
     total = 0
-    for path in work_folder(out).rglob("*"):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for path in work_folder(out).rglob("*"):
             total += path.stat().st_size
     return total
 

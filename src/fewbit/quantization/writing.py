@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewbit import __version__
-from fewbit.atomic import arriving_together, is_free, require_apart, write_bytes
+from fewbit.atomic import arriving_together, is_free, require_apart, require_short, write_bytes
 from fewbit.checkpoint.artefact import FORMAT_VERSION, write_artefact
 from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo, content_digest
 from fewbit.checkpoint.gguf_types import ValueType
@@ -87,8 +87,10 @@ def require_output(
     """Check that an artefact of a source may be written.
 
     Raises:
-        OutputError: `out` or its manifest exists already, or lies in the source.
+        OutputError: `out` or its manifest exists already, lies in the source, or has too long a
+            name.
     """
+    require_short(out)
     require_apart(out, source.path)
     if container is Container.FEWBIT:
         if not is_free(out):
