@@ -51,6 +51,32 @@ def test_bits_per_weight_are_kept_and_the_manifest_says_how(tmp_path, model, tex
     assert "the best uniform one" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("recipe", ["rtn", "gptq"])
+def test_formats_that_were_chosen_on_another_text_are_not_taken(  # noqa: PLR0917
+    tmp_path, model, text, recipe, monkeypatch, capsys
+):
+    options = ("--target-bpw", "5.5", "--calibration-windows", "8")
+    mine, out = tmp_path / "mine.jsonl", tmp_path / "out"
+    mine.write_text(text.read_text())
+    with monkeypatch.context() as patched:
+        patched.setattr("fewbit.quantization.execute", interrupted)
+        assert run(model, mine, out, *options, recipe=recipe) == 75
+    mine.write_text(turned(text))
+    assert run(model, mine, out, *options, recipe=recipe) == 2
+    assert "was done with another" in capsys.readouterr().err
+    mine.write_text(text.read_text())
+    assert run(model, mine, out, *options, recipe=recipe) == 0
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def turned(text):
+    """Return the same documents, the last first."""
+    return "\n".join(reversed(text.read_text().splitlines()))
+
+
 def test_without_a_target_there_is_no_allocation(tmp_path, model, text):
     assert run(model, text, tmp_path / "out", recipe="imatrix-int4-g32") == 0
     assert read_manifest(tmp_path / "out").allocation is None

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbit.calibrate.calibration import window_digest
 from fewbit.calibrate.mix import CalibrationSettings, held_out_windows
 from fewbit.methods.solvers import METHODS
 from fewbit.model.weights import ModelSource
@@ -18,6 +23,7 @@ from fewbit.quantization.target import Target, require_less
 from fewbit.quantization.trial import Builder, builder, many_weights
 from fewbit.recipes import find
 from fewbit.records.allocation import ChosenFormats
+from fewbit.records.base import Record
 from fewbit.records.recipe import KEEP, Recipe, Role, Rule
 from fewbit.runtime.native import threads_of
 
@@ -26,6 +32,18 @@ _PROBES, _CHOICES = 6, 16
 
 _TOKENS = 128
 """Tokens of each."""
+
+
+_KEY = "formats.key"
+
+
+class ChoiceKey(Record, frozen=True, kw_only=True):
+    """The text that decides which formats are chosen, beside what the job was asked for."""
+
+    calibration: str
+    """Hash of the tokens; empty where there are none."""
+    held_out: str
+    """Hash of those that matrices and choices are measured on."""
 
 
 def base_recipe(name: str, target: Target | None) -> Recipe:
@@ -48,16 +66,21 @@ def allocated(  # noqa: PLR0913
 ) -> tuple[Recipe, QuantizeSettings]:
     """Return the recipe for a target, and the settings with the record of how it was chosen.
 
-    What an earlier run of the job chose is taken. Raises as `require_less` and `allocate`.
+    What an earlier run of the job chose on the same text is taken.
+
+    Raises:
+        UsageError: it chose on another.
+        Others as `require_less` and `allocate`.
     """
     if not base.transforms:  # what they touch is not kept as it is
         require_less(target, source)
     share = 2 if many_weights(source) else 1
     probes, choices = _PROBES // share, _CHOICES // share
 
+    count, keep = probes + choices, kept_samples(job)
+    windows = held_out_windows(source, text, count, settings.calibration, progress, keep=keep)
+
     def choose() -> ChosenFormats:
-        count, keep = probes + choices, kept_samples(job)
-        windows = held_out_windows(source, text, count, settings.calibration, progress, keep=keep)
         recipe, record = allocate(
             Wish(source=source, base=base, container=container, target=target),
             [window[:_TOKENS] for window in windows],
@@ -67,8 +90,17 @@ def allocated(  # noqa: PLR0913
         )
         return ChosenFormats(recipe=recipe, allocation=record)
 
+    job.require_same(_KEY, _chosen_on(windows, settings))
     found = job.kept("formats.json", ChosenFormats, choose)
     return found.recipe, replace(settings, allocation=found.allocation)
+
+
+def _chosen_on(windows: Sequence[NDArray[np.int32]], settings: QuantizeSettings) -> ChoiceKey:
+    calibration = settings.calibration
+    return ChoiceKey(
+        calibration="" if calibration is None else calibration.facts.tokens_sha256,
+        held_out=window_digest(windows),
+    )
 
 
 def _builder(
