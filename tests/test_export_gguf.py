@@ -92,6 +92,9 @@ def test_tensors_of_no_slot_are_promised_too(tmp_path):
         sizes = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(out).tensors}
         assert "rope_freqs.weight" in sizes
         assert manifest.promised_bytes == manifest.tensor_bytes == sum(sizes.values())
+    entry = next(e for e in manifest.tensors if e.stored == "rope_freqs.weight")
+    assert (entry.status, entry.slot, entry.bytes) == ("kept", "", sizes["rope_freqs.weight"])
+    assert {e.stored for e in manifest.tensors} == sizes.keys()
 
 
 REFUSED = {"qwen3-moe-sparse": "norm_topk_prob", "gemma3-scaled": "no exact form as GGUF"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fewbit.atomic import arriving_together, write_bytes
-from fewbit.checkpoint.checkpoint import GgufFacts
+from fewbit.checkpoint.checkpoint import GgufFacts, TensorInfo
 from fewbit.checkpoint.gguf_types import ValueType
 from fewbit.checkpoint.gguf_write import overlay, part_paths, write_gguf_parts
 from fewbit.checkpoint.open import open_checkpoint
@@ -26,7 +26,7 @@ from fewbit.model.gguf_metadata import file_type, refusals
 from fewbit.model.gguf_view import GgufView, is_gguf_type, viewed
 from fewbit.model.weights import ModelSource, as_stored, gguf_place
 from fewbit.program import Slot
-from fewbit.records.export import AbsentTensor
+from fewbit.records.export import AbsentTensor, UnusedTensor
 from fewbit.records.kernels import Activations
 from fewbit.records.manifest import manifest_path
 
@@ -57,8 +57,14 @@ class GgufTarget:
         view = GgufView(source, formats)
         viewed(view)
         notes = (*view.notes, *_activation_notes(source, formats))
-        beside = sum(view.tensors[name].nbytes for name in view.extras)
-        return Layout(holdings=holdings, notes=notes, tokens=view.tokens, beside=beside)
+        own = source.checkpoint.tensors
+        return Layout(
+            holdings=holdings,
+            notes=notes,
+            tokens=view.tokens,
+            unused=tuple(_unused(own[name]) for name in view.extras if name in own),
+            beside=sum(view.tensors[name].nbytes for name in view.extras if name not in own),
+        )
 
     def _holding(self, source: ModelSource, slot: Slot) -> Holding:
         place = _place(source, slot)
@@ -115,6 +121,12 @@ def gguf(settings: ExportSettings) -> GgufTarget:
     if settings.shard_bytes is not None:
         raise UsageError("--shard-size is for folders; give --split-size for --to gguf.")
     return GgufTarget(settings.split_bytes)
+
+
+def _unused(info: TensorInfo) -> UnusedTensor:
+    return UnusedTensor(
+        source=info.name, shape=info.shape, format=info.format.name, bytes=info.nbytes
+    )
 
 
 def _place(source: ModelSource, slot: Slot) -> str:

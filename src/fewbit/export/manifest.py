@@ -18,7 +18,7 @@ from fewbit.model.binding import is_vector
 from fewbit.model.facts import quantized_formats
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.records.export import AbsentTensor, ExportedTensor, ExportRecord
+from fewbit.records.export import AbsentTensor, ExportedTensor, ExportRecord, UnusedTensor
 from fewbit.records.manifest import (
     Change,
     Manifest,
@@ -55,6 +55,7 @@ def manifest_of(planned: PlannedExport, written: Mapping[Slot, Written]) -> Mani
         _entry(source, tensor, written[tensor.slot], known.get(tensor.slot))
         for tensor in record.tensors
     ]
+    entries += [_unused(source, tensor) for tensor in record.unused]
     entries += [_absent(source, tensor) for tensor in record.absent]
     size = planned.layout.beside + sum(entry.bytes for entry in entries)
     weights = sum(math.prod(tensor.shape) for tensor in record.tensors)
@@ -155,6 +156,25 @@ def _activations(source: ModelSource, tensor: ExportedTensor) -> dict[str, Any]:
         "activations": source.activations(tensor.slot),
         "input_scale": source.input_scale(tensor.slot),
     }
+
+
+def _unused(source: ModelSource, tensor: UnusedTensor) -> TensorEntry:
+    digest = source.checkpoint.digest(tensor.source)
+    return TensorEntry(
+        source=tensor.source,
+        stored=tensor.source,
+        slot="",
+        shape=tensor.shape,
+        source_format=tensor.format,
+        format=tensor.format,
+        bits_per_weight=8 * tensor.bytes / math.prod(tensor.shape),
+        bytes=tensor.bytes,
+        method="",
+        status="kept",
+        reason="the Program does not use it",
+        source_sha256=digest,
+        sha256=digest,
+    )
 
 
 def _absent(source: ModelSource, tensor: AbsentTensor) -> TensorEntry:

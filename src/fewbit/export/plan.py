@@ -59,6 +59,7 @@ def plan_export(source: ModelSource, target: Target) -> PlannedExport:
         source=str(source.path),
         tensors=tensors,
         absent=target.absent(source),
+        unused=layout.unused,
         source_bytes=sum(info.nbytes for info in source.checkpoint.tensors.values()),
         bytes=layout.bytes,
         notes=(*source.checkpoint.notes, *stale, *layout.notes, *_scales_left_out(source, target)),

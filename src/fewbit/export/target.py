@@ -19,7 +19,7 @@ from fewbit.formats.registry import BF16, encoded_bytes
 from fewbit.formats.spec import NumberFormat
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
-from fewbit.records.export import AbsentTensor
+from fewbit.records.export import AbsentTensor, UnusedTensor
 
 if TYPE_CHECKING:
     from fewbit.export.job import Job
@@ -63,8 +63,10 @@ class Layout:
     tokens: TokenizerMetadata | None = None
     """The tokenizer as the export's metadata has it, where the target makes it: a large vocabulary
     takes seconds, and the writer takes it from here."""
+    unused: tuple[UnusedTensor, ...] = ()
+    """The source's tensors that the export has without a slot."""
     beside: int = 0
-    """Bytes of the export's tensors that are no slot's, such as scales of keys and values."""
+    """Bytes of the export's own tensors that are no slot's, such as scales of keys and values."""
 
     @property
     def formats(self) -> dict[Slot, NumberFormat]:
@@ -74,7 +76,8 @@ class Layout:
     @property
     def bytes(self) -> int:
         """Those of all tensors of the export."""
-        return self.beside + sum(holding.bytes for holding in self.holdings.values())
+        slots = sum(holding.bytes for holding in self.holdings.values())
+        return slots + self.beside + sum(tensor.bytes for tensor in self.unused)
 
 
 class Target(Protocol):

@@ -37,6 +37,16 @@ class AbsentTensor(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class UnusedTensor(Record, frozen=True, kw_only=True):
+    """A tensor that the Program does not use, in the export as it is in the source."""
+
+    source: str
+    """Its name in both."""
+    shape: tuple[int, ...]
+    format: str
+    bytes: int
+
+
 class ExportPlan(Record, frozen=True, kw_only=True):
     """What an export would be, from headers alone."""
 
@@ -45,6 +55,7 @@ class ExportPlan(Record, frozen=True, kw_only=True):
     """The source's path."""
     tensors: tuple[ExportedTensor, ...]
     absent: tuple[AbsentTensor, ...] = ()
+    unused: tuple[UnusedTensor, ...] = ()
     source_bytes: int
     """Of all tensors of the source."""
     bytes: int
