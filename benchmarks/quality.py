@@ -164,7 +164,7 @@ def run(
     """Make every file of the parts, measure all and print the tables; return them."""
     from floor import floor  # noqa: PLC0415 - torch, which only measuring needs
 
-    made = [one for part in parts for one in PARTS[part]]
+    made = _chosen(parts, options.only)
     ours = {one.name: (one, Candidate(bench.ours(one), one.activations)) for one in made}
     peers = {form: Candidate(bench.peer(form)) for one in made for form in one.peers}
     windows = windows_of(bench.source, text, options.windows)
@@ -182,6 +182,16 @@ def run(
         inside = Measured(ours, peers, confirmed, measured.floor[: len(some)])
         tables["llama.cpp"] = show(inside, engine)
     return {"source": str(bench.source), "windows": list(windows), **tables}
+
+
+def _chosen(parts: Sequence[str], only: Sequence[str] | None) -> list[Made]:
+    """Return the files of the parts, or those of them that are named."""
+    made = [one for part in parts for one in PARTS[part]]
+    names = {one.name for one in made}
+    unknown = [name for name in only or () if name not in names]
+    if unknown:
+        sys.exit(f"--only names {unknown[0]!r}; there are {', '.join(sorted(names))}.")
+    return [one for one in made if only is None or one.name in only]
 
 
 def _texts(data: Path | None) -> tuple[tuple[str, ...], str]:
@@ -205,6 +215,7 @@ def embedded() -> Path:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="+", choices=[*PARTS])
+    parser.add_argument("--only", nargs="+", help="of the parts' files, by name")
     parser.add_argument("--model", type=Path, help="a quantized GGUF file; the embedded one")
     parser.add_argument("--source", type=Path, help="an off-grid source made before")
     parser.add_argument(
