@@ -80,14 +80,14 @@ def rates(result, arm="candidate"):
 def test_a_model_without_fault_has_no_harm_on_any_slice():
     result = measured(right, right, right)
     assert {name: len(s.items) for s in result.slices for name in [s.name]} == {
-        "tools/call": 96,
-        "tools/arguments": 96,
-        "tools/form": 96,
-        "tools/irrelevance": 52,
-        "structured/free": 52,
-        "structured/constrained": 52,
-        "tools/loops": 252,
-        "answers/cap": 252,
+        "tools/call": 192,
+        "tools/arguments": 192,
+        "tools/form": 192,
+        "tools/irrelevance": 104,
+        "structured/free": 104,
+        "structured/constrained": 104,
+        "tools/loops": 504,
+        "answers/cap": 504,
     }
     for arm in ("source", "candidate", "floor"):
         assert set(rates(result, arm).values()) == {0.0}
@@ -108,7 +108,7 @@ def test_a_quant_that_repeats_calls_for_ever_or_never_stops_is_seen():
     found = rates(result)
     assert found["tools/loops"] == 1.0
     # A call made three times ends by itself; what is said instead of JSON, or of no call, does not.
-    assert found["answers/cap"] == pytest.approx((52 + 104) / 252)
+    assert found["answers/cap"] == pytest.approx((104 + 208) / 504)
     assert set(rates(result, "source").values()) == {0.0}
     worst = result.details.examples[0]
     assert "repeats" in worst.candidate_says
@@ -146,8 +146,8 @@ def test_a_call_that_cannot_be_read_is_a_failure_of_its_own_kind():
     result = measured(right, lambda ask: right(ask).replace("}</tool_call>", "</tool_call>"))
     calls = [c for c in result.details.outcomes if c.kind == "simple"]
     assert {(c.outcome, c.source, c.candidate) for c in calls} == {
-        (CallOutcome.RIGHT, 32, 0),
-        (CallOutcome.UNPARSED, 0, 32),
+        (CallOutcome.RIGHT, 64, 0),
+        (CallOutcome.UNPARSED, 0, 64),
     }
     assert "not parsed" in result.details.examples[0].candidate_says
 
@@ -170,7 +170,7 @@ def test_a_runtime_that_ignores_the_temperature_is_found():
 
 def test_a_source_near_chance_is_said_in_the_notes():
     result = measured(lambda _: "Hello.", lambda _: "Hello.")
-    assert any("The source itself makes 0 of 96" in note for note in result.notes)
+    assert any("The source itself makes 0 of 192" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_answers_are_asked_once_and_kept(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         AXIS.run(arms, no_progress)
     result = AXIS.run(arms, no_progress)
-    assert len(asked) == 282 + 1  # the one in which it was stopped
+    assert len(asked) == 534 + 1  # the one in which it was stopped
     assert set(rates(result).values()) == {0.0}
 
 
 def test_every_question_of_the_suite_names_every_value_of_its_calls():
     items = builtin_items()
-    assert len({item.name for item in items}) == len(items) == 148
+    assert len({item.name for item in items}) == len(items) == 296
     for item in items:
         for expected in item.expected:
             for values in expected.accepted.values():

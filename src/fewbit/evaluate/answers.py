@@ -132,7 +132,7 @@ class EngineAnswerer:
         """
         self._loaded = loaded
         self._name = name
-        self._limits = Limits(sequences=sequences)
+        self._limits = Limits(sequences=sequences, stall=60.0)
 
     @property
     def facts(self) -> AnswererFacts:

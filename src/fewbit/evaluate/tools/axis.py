@@ -61,7 +61,7 @@ class ToolsAxis:
     schemas: tuple[SchemaItem, ...] = field(default_factory=builtin_schemas)
     context: int = BUILTIN_CONTEXT
     """Positions of a prompt and its answer; what does not fit is left out."""
-    sequences: int = 16
+    sequences: int = 32
     """Answered at once."""
     left_out: tuple[LeftOut, ...] = ()
     """What a file had that cannot be asked."""

@@ -1,4 +1,4 @@
-"""Notes to be written as JSON, made by counting: thirteen kinds of note, four of each."""
+"""Notes to be written as JSON, made by counting: thirteen kinds of note, eight of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from fewbit.evaluate.tools.structured import SchemaItem
 
-_NOTES_OF_A_KIND = 4
+_NOTES_OF_A_KIND = 8
+_SHIFTED_EVERY = 4
+"""Notes after which all values move on by one, since some counts divide others."""
 
 _NAMES = ("Ada Lind", "Boris Hale", "Chloe Marsh", "Dmitri Voss", "Ella Quist")
 _TOWNS = ("Lisbon", "Oslo", "Graz", "Lyon", "Turin", "Cork", "Ghent")
@@ -206,7 +208,8 @@ def _notes(kind: _Kind) -> Iterator[SchemaItem]:
     schema = _object(kind.fields)
     for number in range(_NOTES_OF_A_KIND):
         values = {
-            name: of[number * (i + 1) % len(of)] for i, (name, of) in enumerate(kind.values.items())
+            name: of[(number * (i + 1) + number // _SHIFTED_EVERY) % len(of)]
+            for i, (name, of) in enumerate(kind.values.items())
         }
         name = f"{kind.name}/{number}"
         yield SchemaItem(name, name, schema, f"Note: {kind.sentence.format(**values)}")

@@ -7,6 +7,7 @@ counting, so that the items are the same everywhere.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -207,6 +208,9 @@ _JOURNEY = (
 
 _HOUSEHOLDS = (_HOME, _CALENDAR, _SHOP, _JOURNEY)
 
+_ROUNDS = 2
+"""How often each sentence is asked, with other values every time."""
+
 _ELSEWHERE = (
     "What is the capital of Australia?",
     "Name three poets of the nineteenth century.",
@@ -221,6 +225,19 @@ _ELSEWHERE = (
     "Which gas do plants take in?",
     "Write one sentence about the sea.",
     "What comes after Wednesday?",
+    "How far away is the moon?",
+    "What is the plural of 'mouse'?",
+    "Who wrote Hamlet?",
+    "Why is the sea salty?",
+    "Name a metal that is liquid when it is warm outside.",
+    "What do bees make?",
+    "How do you say 'thank you' in French?",
+    "What is the opposite of 'early'?",
+    "Tell me something about volcanoes.",
+    "Which continent is Egypt in?",
+    "What is a sonnet?",
+    "How many minutes are there in two hours?",
+    "Give me three words for 'happy'.",
 )
 """Questions that no function above has to do with."""
 
@@ -237,26 +254,35 @@ def builtin_items() -> tuple[ToolItem, ...]:
 
 def _simple(household: Sequence[_Function]) -> Iterator[ToolItem]:
     for function in household:
-        for variant, _ in enumerate(function.sentences):
-            yield _item("simple", [function], [_said(function, variant, variant)])
+        for variant, number in _asked(function):
+            yield _item("simple", number, [function], [_said(function, variant, variant + number)])
 
 
 def _multiple(household: Sequence[_Function]) -> Iterator[ToolItem]:
     for function in household:
-        for variant, _ in enumerate(function.sentences):
-            yield _item("multiple", household, [_said(function, variant, variant + 2)])
+        for variant, number in _asked(function):
+            said = [_said(function, variant, variant + 2 + number)]
+            yield _item("multiple", number, household, said)
 
 
 def _parallel(household: Sequence[_Function]) -> Iterator[ToolItem]:
     for function in household:
-        yield _item("parallel", [function], [_said(function, i % 2, i + 1) for i in (0, 2)])
+        for number in range(_ROUNDS):
+            said = [_said(function, i % 2, i + 1 + number) for i in (0, 2)]
+            yield _item("parallel", number, [function], said)
 
 
 def _parallel_multiple(household: Sequence[_Function]) -> Iterator[ToolItem]:
     for i, function in enumerate(household):
         other = household[(i + 1) % len(household)]
-        said = [_said(function, 0, i), _said(other, 1, i + 1)]
-        yield _item("parallel-multiple", household, said)
+        for number in range(_ROUNDS):
+            said = [_said(function, 0, i + number), _said(other, 1, i + 1 + number)]
+            yield _item("parallel-multiple", number, household, said)
+
+
+def _asked(function: _Function) -> Iterator[tuple[int, int]]:
+    """Yield each sentence as often as it is asked."""
+    return itertools.product(range(len(function.sentences)), range(_ROUNDS))
 
 
 def _irrelevance(household: Sequence[_Function]) -> Iterator[ToolItem]:
@@ -298,11 +324,11 @@ def _word(value: Value) -> str:
     return str(value)
 
 
-def _item(kind: str, offered: Sequence[_Function], said: Sequence[_Said]) -> ToolItem:
+def _item(kind: str, number: int, offered: Sequence[_Function], said: Sequence[_Said]) -> ToolItem:
     text = " ".join(one.text for one in said)
     key = "+".join(one.key for one in said)
     return ToolItem(
-        name=f"{kind}/{key}",
+        name=f"{kind}/{key}/{number}",
         kind=kind,
         cluster=f"{kind}/{key}",
         messages=({"role": "user", "content": text},),
