@@ -82,6 +82,13 @@ def simd_read(isa: str, x: NDArray[np.uint8]) -> int: ...
 def time_multiply(
     packed: PackedMatrix, x: NDArray[np.float32], isa: str, repeats: int
 ) -> float: ...
+def multiply_split(
+    packed: PackedMatrix,
+    x: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    tiles_at_once: int = 0,
+    rows_at_once: int = 0,
+) -> NDArray[np.float32]: ...
 def multiply_weight_only(
     packed: PackedMatrix,
     x: NDArray[np.float32],

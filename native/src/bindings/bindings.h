@@ -12,6 +12,7 @@ namespace fewbit {
 
 void bind_linear(nanobind::module_& module);  // calls bind_simd
 void bind_packed_file(nanobind::module_& module);
+void bind_split(nanobind::module_& module);
 void bind_weight_only(nanobind::module_& module);
 void bind_simd(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);

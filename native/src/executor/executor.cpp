@@ -47,10 +47,15 @@ Executor::Executor(Program program, int64_t chunk_rows, std::shared_ptr<KvStore>
       isa_(isa),
       linear_(linear_kernels(isa)),
       weight_only_(weight_only_kernels(isa)),
+      split_(split_kernels(isa)),
       ops_(op_kernels(isa)),
       workspace_(plan_.workspace_bytes),
       step_buffers_(plan_.values.size()),
       step_rows_at_(plan_.values.size()) {
+  const auto cut = [](const Value& value) { return value.form == Form::kPieces; };
+  if (!split_ && std::any_of(plan_.values.begin(), plan_.values.end(), cut)) {
+    throw std::invalid_argument("this instruction set does not multiply by pieces of floats.");
+  }
   const size_t floats = plan_.scratch_floats + attend_scratch_floats(widest_head(program_));
   for (int thread = 0; thread < pool_->size(); ++thread) {
     scratch_.emplace_back(floats * sizeof(float));

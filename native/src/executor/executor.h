@@ -13,6 +13,7 @@
 #include "executor/stage_walk.h"
 #include "executor/step.h"
 #include "executor/thread_pool.h"
+#include "linear/split.h"
 #include "ops/ops.h"
 
 namespace fewbit {
@@ -72,6 +73,7 @@ class Executor {
   Isa isa_;
   const LinearKernels& linear_;
   const WeightOnlyKernels& weight_only_;
+  const SplitKernels* split_;  // null where the instruction set has none
   const OpKernels& ops_;
   Bytes workspace_;
   std::vector<Bytes> scratch_;  // by thread

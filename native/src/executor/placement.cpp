@@ -3,6 +3,7 @@
 
 #include "executor/mixture.h"
 #include "executor/plan.h"
+#include "linear/split.h"
 
 namespace fewbit {
 
@@ -85,6 +86,7 @@ class Placement {
     const int64_t rows = plan_.chunk_rows * value.per_row;
     if (value.form == Form::kActivations) return aligned(activation_bytes(rows, value.width));
     if (value.form == Form::kBfloats) return aligned(bfloat_bytes(rows, value.width));
+    if (value.form == Form::kPieces) return aligned(split_bytes(rows, value.width));
     if (value.form == Form::kRoutes) return aligned(route_bytes(rows, value.width));
     return aligned(sizeof(float) * rows * value.width);
   }

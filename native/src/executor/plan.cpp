@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "executor/plan_stages.h"
+#include "linear/split.h"
 
 namespace fewbit {
 
@@ -67,9 +68,7 @@ class Planner : private StagePlanner {
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
     const Domain domain = made(linear.x).domain;
     const Needs needs{weight.rows, std::min<int64_t>(kTileRows, weight.rows), weight.columns};
-    if (weight.is_float() != (linear.rounding == InputRounding::kNone)) {
-      throw std::invalid_argument("a linear layer's input is not rounded as its weight needs.");
-    }
+    check_rounding(weight, linear.rounding);
     check_order(linear.order.get(), linear.rounding, weight.columns);
     if (linear.rounding == InputRounding::kNone) {
       append({op.out, {}, {linear.x}, FloatLinearStep{linear.x, &weight, bias}}, needs, domain);
@@ -77,7 +76,10 @@ class Planner : private StagePlanner {
     }
     const int activations =
         rounded(linear.x, {linear.rounding, linear.input_scale, linear.order.get()});
-    if (linear.rounding == InputRounding::kBfloat16) {
+    if (linear.rounding == InputRounding::kSplit) {
+      append({op.out, {}, {activations}, SplitLinearStep{activations, &weight, bias}}, needs,
+             domain);
+    } else if (linear.rounding == InputRounding::kBfloat16) {
       append({op.out, {}, {activations}, WeightOnlyLinearStep{activations, &weight, bias}}, needs,
              domain);
     } else {
@@ -225,14 +227,19 @@ class Planner : private StagePlanner {
     if (weight.rows != rows || weight.columns != columns) {
       throw std::invalid_argument("an expert's matrices do not fit each other.");
     }
-    if (weight.is_float() != (rounding == InputRounding::kNone)) {
-      throw std::invalid_argument("an expert's input is not rounded as its weight needs.");
+    check_rounding(weight, rounding);
+  }
+
+  static void check_rounding(const PackedMatrix& weight, InputRounding rounding) {
+    const bool split = rounding == InputRounding::kSplit;
+    if (weight.is_float() != is_float(rounding) || (split && !fits_split(weight))) {
+      throw std::invalid_argument("a matrix's input is not rounded as its weights need.");
     }
   }
 
   // What gate or up reads as floats is in no order.
   static void check_orders(const Expert& expert, int64_t inner, int64_t outer) {
-    const bool floats = expert.gate_rounding == InputRounding::kNone;
+    const bool floats = is_float(expert.gate_rounding);
     check_order(expert.input_order.get(), floats ? expert.up_rounding : expert.gate_rounding,
                 outer);
     check_order(expert.inner_order.get(), expert.down_rounding, inner);
@@ -243,7 +250,7 @@ class Planner : private StagePlanner {
                           int64_t columns) {
     if (!order) return;
     const auto inside = [&](int32_t column) { return column >= 0 && column < columns; };
-    if (rounding == InputRounding::kNone || static_cast<int64_t>(order->size()) != columns ||
+    if (is_float(rounding) || static_cast<int64_t>(order->size()) != columns ||
         !std::all_of(order->begin(), order->end(), inside)) {
       throw std::invalid_argument("the order of a matrix's inputs is not one of its columns.");
     }
@@ -296,6 +303,7 @@ class Planner : private StagePlanner {
 
   static Form form_of(InputRounding rounding) {
     if (rounding == InputRounding::kNone) return Form::kChoices;
+    if (rounding == InputRounding::kSplit) return Form::kPieces;
     return is_int8(rounding) ? Form::kActivations : Form::kBfloats;
   }
 
@@ -321,7 +329,7 @@ class Planner : private StagePlanner {
     const int64_t width = width_in_runs(x);
     const int64_t granule = how.order ? width : granule_of(how.kind, width);
     const int value = new_value(form_of(how.kind), width);
-    if (how.kind == InputRounding::kBfloat16) {
+    if (!is_int8(how.kind)) {
       append({value, {x}, {}, RoundStep{x, how}}, {width, granule}, made(x).domain);
     } else {
       append({value, {x}, {}, QuantizeStep{x, how}}, {width, granule}, made(x).domain);

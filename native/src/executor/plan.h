@@ -17,7 +17,7 @@ struct QuantizeStep {
   int x;
   Rounding how;
 };
-// Rounds a buffer to bf16, once for all linear layers that read it so.
+// Rounds a buffer to bf16, or cuts it into bf16 pieces, once for all linear layers that read it so.
 struct RoundStep {
   int x;
   Rounding how;
@@ -28,6 +28,11 @@ struct IntegerLinearStep {
   const float* bias;
 };
 struct WeightOnlyLinearStep {
+  int activations;
+  const PackedMatrix* weight;
+  const float* bias;
+};
+struct SplitLinearStep {
   int activations;
   const PackedMatrix* weight;
   const float* bias;
@@ -89,8 +94,8 @@ struct Step {
   std::variant<const EmbedOp*, const RopeTableOp*, const RmsNormOp*, const RopeOp*,
                const HadamardOp*, const GatedOp*, const AddOp*, const SelectRowsOp*,
                const SoftcapOp*, QuantizeStep, RoundStep, IntegerLinearStep, WeightOnlyLinearStep,
-               FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep, MergeStep, RouteStep,
-               GatherStep, ExpertsGateStep, ExpertsDownStep>
+               SplitLinearStep, FloatLinearStep, StoreKeysStep, StoreValuesStep, AttendStep,
+               MergeStep, RouteStep, GatherStep, ExpertsGateStep, ExpertsDownStep>
       what;
 };
 
@@ -101,6 +106,7 @@ enum class Form : uint8_t {
   kFloats,       // a buffer of the Program
   kActivations,  // int8 codes, scales and sums of a buffer
   kBfloats,      // values of a buffer rounded to bf16, and their sums
+  kPieces,       // values of a buffer as sums of bf16 numbers
   kRoutes,       // a mixture's choices (mixture.h); `width` experts, `per_row` of a row
   kChoices,      // floats, one row for each choice
   kDependency,   // no bytes of the plan's: keys or values in the store, a merge that is done

@@ -44,12 +44,19 @@ enum class InputRounding : uint8_t {
   kInt8Row,     // int8, a scale per row
   kInt8Static,  // int8, one scale
   kBfloat16,    // bf16, for integer weights that are run as floats
+  kSplit,       // float32 as a sum of three bf16 numbers, for bf16 weights
 };
 
-inline constexpr int kInputRoundings = 5;
+inline constexpr int kInputRoundings = 6;
 
 constexpr bool is_int8(InputRounding rounding) {
-  return rounding != InputRounding::kNone && rounding != InputRounding::kBfloat16;
+  return rounding == InputRounding::kInt8Run || rounding == InputRounding::kInt8Row ||
+         rounding == InputRounding::kInt8Static;
+}
+
+// Whether nothing is rounded, as for float weights.
+constexpr bool is_float(InputRounding rounding) {
+  return rounding == InputRounding::kNone || rounding == InputRounding::kSplit;
 }
 
 // The order in which a matrix takes its inputs: column j of its codes multiplies input order[j].

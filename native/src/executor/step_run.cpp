@@ -135,6 +135,11 @@ BfloatActivations StepRun::bfloats(int value, const Task& task) const {
   return bfloat_in(executor_.workspace_.data() + at.offset, rows_of(value, task), at.width);
 }
 
+SplitActivations StepRun::pieces(int value, const Task& task) const {
+  const Value& at = executor_.plan_.values[value];
+  return {rows_of(value, task), at.width, executor_.workspace_.data() + at.offset};
+}
+
 float* StepRun::attend_scratch(int thread) const {
   return reinterpret_cast<float*>(executor_.scratch_[thread].data()) +
          executor_.plan_.scratch_floats;
@@ -258,11 +263,16 @@ void StepRun::quantize_columns(const Activations& all, const Rounding& rounding,
 
 void StepRun::run(const RoundStep& step, const Task& task) {
   const View x = view(step.x, task);
+  const int64_t first = task.region.column_begin, end = task.region.column_end;
+  if (step.how.kind == InputRounding::kSplit) {
+    const SplitActivations all = pieces(task.out, task);
+    return for_rows(task, [&](int64_t row) {
+      executor_.split_->split(x.at(row, first), end - first, all, row - task.chunk.begin, first);
+    });
+  }
   const BfloatActivations all = bfloats(task.out, task);
-  const int64_t first = task.region.column_begin;
   for_rows(task, [&](int64_t row) {
-    round_columns(all, step.how, x.at(row, first), row - task.chunk.begin, first,
-                  task.region.column_end);
+    round_columns(all, step.how, x.at(row, first), row - task.chunk.begin, first, end);
   });
 }
 
@@ -282,6 +292,11 @@ void StepRun::run(const IntegerLinearStep& step, const Task& task) {
 void StepRun::run(const WeightOnlyLinearStep& step, const Task& task) {
   multiply(executor_.weight_only_.multiply, *step.weight, bfloats(step.activations, task),
            step.bias, task);
+}
+
+void StepRun::run(const SplitLinearStep& step, const Task& task) {
+  multiply(executor_.split_->multiply, *step.weight, pieces(step.activations, task), step.bias,
+           task);
 }
 
 void StepRun::run(const FloatLinearStep& step, const Task& task) {

@@ -54,6 +54,7 @@ class StepRun final : public Stages {
   View view(int value, const Task& task) const;
   Activations activations(int value, const Task& task) const;
   BfloatActivations bfloats(int value, const Task& task) const;
+  SplitActivations pieces(int value, const Task& task) const;
   float* attend_scratch(int thread) const;
   // Calls f(row), or f(row, column) for every head of every row, over a task's region.
   template <class F>
@@ -83,6 +84,7 @@ class StepRun final : public Stages {
   void run(const RoundStep& step, const Task& task);
   void run(const IntegerLinearStep& step, const Task& task);
   void run(const WeightOnlyLinearStep& step, const Task& task);
+  void run(const SplitLinearStep& step, const Task& task);
   void run(const FloatLinearStep& step, const Task& task);
   void run(const StoreKeysStep& step, const Task& task);
   void run(const StoreValuesStep& step, const Task& task);

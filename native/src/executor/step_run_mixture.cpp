@@ -70,6 +70,9 @@ void StepRun::round_choice(const Rounding& rounding, const float* x, int value, 
     case InputRounding::kBfloat16:
       round_columns(bfloats(value, task), rounding, x, place, begin, end);
       return;
+    case InputRounding::kSplit:
+      executor_.split_->split(x, end - begin, pieces(value, task), place, begin);
+      return;
   }
 }
 
@@ -84,6 +87,11 @@ void StepRun::multiply_choices(const PackedMatrix& weight, InputRounding roundin
   if (rounding == InputRounding::kBfloat16) {
     executor_.weight_only_.multiply(weight, tile, tile_end, bfloats(value, task), places.begin,
                                     places.end, nullptr, out, stride);
+    return;
+  }
+  if (rounding == InputRounding::kSplit) {
+    executor_.split_->multiply(weight, tile, tile_end, pieces(value, task), places.begin,
+                               places.end, nullptr, out, stride);
     return;
   }
   const Activations rows = is_int8(rounding)

@@ -1,5 +1,6 @@
 // Where the parts of quantized activations lie in one block of memory.
 #include "linear/linear.h"
+#include "linear/split.h"
 
 namespace fewbit {
 
@@ -42,6 +43,11 @@ BfloatActivations bfloat_in(void* memory, int64_t rows, int64_t columns) {
   auto* values = static_cast<float*>(memory);
   const size_t bytes = whole_lines(4 * static_cast<size_t>(rows * columns));
   return {rows, columns, values, values + bytes / 4};
+}
+
+size_t split_bytes(int64_t rows, int64_t columns) {
+  const SplitActivations a{rows, columns, nullptr};
+  return static_cast<size_t>((rows + kRowBlock - 1) / kRowBlock * a.runs()) * kPieces * kPieceBytes;
 }
 
 }  // namespace fewbit

@@ -11,6 +11,7 @@
 #endif
 
 #include "linear/linear.h"
+#include "linear/split.h"
 #include "simd/probes.h"
 
 namespace fewbit {
@@ -24,6 +25,7 @@ extern const SimdProbes kAvx512Probes;
 extern const LinearKernels kAvx2Kernels;
 extern const LinearKernels kAvx512Kernels;
 extern const LinearKernels kAmxKernels;
+extern const SplitKernels kAmxSplit;
 extern const WeightOnlyKernels kAvx2WeightOnly;
 extern const WeightOnlyKernels kAvx512WeightOnly;
 #elif defined(__aarch64__)
@@ -50,16 +52,15 @@ bool has_avx512_vnni() {
          __builtin_cpu_supports("avx512vnni");
 }
 
-// CPUID 7.0: EDX bit 24 is amx-tile, bit 25 amx-int8. Linux hands out the 8 KB of tile state only
-// to a process that asked (arch_prctl ARCH_REQ_XCOMP_PERM, XTILEDATA).
+// CPUID 7.0: EDX bit 22 is amx-bf16, bit 24 amx-tile, bit 25 amx-int8. Linux hands out the 8 KB of
+// tile state only to a process that asked (arch_prctl ARCH_REQ_XCOMP_PERM, XTILEDATA).
 bool has_amx() {
 #if defined(__linux__)
   unsigned a = 7, b = 0, c = 0, d = 0;
   __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  const bool int8_tiles = ((d >> 24) & 3u) == 3u;
+  const bool tiles = ((d >> 22) & 13u) == 13u;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return int8_tiles && has_avx512_vnni() &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return tiles && has_avx512_vnni() && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
 #endif
@@ -135,6 +136,14 @@ const WeightOnlyKernels& weight_only_kernels(Isa isa) {
     default:
       return kPortableWeightOnly;
   }
+}
+
+const SplitKernels* split_kernels(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAmx) return &kAmxSplit;
+#endif
+  (void)isa;
+  return nullptr;
 }
 
 const SimdProbes& simd_probes(Isa isa) {

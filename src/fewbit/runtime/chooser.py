@@ -38,7 +38,7 @@ _STATIC = "int8-static"
 """The rounding that needs a calibrated scale of each layer's input."""
 
 _NEEDS = {
-    "amx": "AMX int8 tiles",
+    "amx": "AMX tiles of int8 and bf16",
     "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
     "avx2": "AVX2, FMA and F16C",
     "neon": "NEON with the dot products of ARMv8.2",
@@ -81,6 +81,7 @@ FAMILIES = (
             "portable": ("portable", "neon"),
         },
     ),
+    Family("f32.split", "f32", frozenset({Weights.FLOAT}), {"amx": ("amx",)}),
     Family(
         "f32",
         "f32",
@@ -94,6 +95,9 @@ FAMILIES = (
     ),
 )
 """All kernels. Where several families read a layer's weights, the first is the default."""
+
+SPLIT = "f32-split"
+"""Inputs in float32 as sums of three bf16 numbers, the `rounding` that an executor is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,11 @@ class _Candidate:
     kernel: str
     refusal: str | None
     """Why it cannot run the layer; None where it can."""
+
+
+def executed_rounding(kernel: KernelRecord) -> str:
+    """Return how an executor is told to take a kernel's inputs."""
+    return SPLIT if "/f32.split/" in kernel.kernel else kernel.activations
 
 
 def rounding_of(activations: Activations) -> str:
@@ -181,7 +190,7 @@ def choose(slot: Slot, tensor: QuantTensor, wanted: Demand = ANY) -> KernelRecor
     if reason is not None:
         raise KernelError(f"No kernel can run {slot} ({tensor.spec.name}): {reason}.")
     form = packed_form(tensor, wanted.layout)
-    candidates = tuple(_candidates(form, wanted))
+    candidates = tuple(_candidates(form, tensor.shape[-1], wanted))
     taken = next((c for c in candidates if c.refusal is None), None)
     if taken is None:
         reasons = "; ".join(f"{c.kernel}: {c.refusal}" for c in candidates)
@@ -239,7 +248,7 @@ def choose_isa(isa: str | None = None) -> str:
     return isa
 
 
-def _candidates(form: PackedForm, wanted: Demand) -> Iterator[_Candidate]:
+def _candidates(form: PackedForm, columns: int, wanted: Demand) -> Iterator[_Candidate]:
     """Yield every kernel there is for the weights, the default family's first."""
     available = available_isas()
     for family in FAMILIES:
@@ -249,14 +258,21 @@ def _candidates(form: PackedForm, wanted: Demand) -> Iterator[_Candidate]:
             kernel = f"{form.weights}/{family.activations}/{end}"
             refusal = (
                 _lack(isas, wanted, available)
-                or _unfit(form, end)
+                or _unfit(form, columns, family, end)
                 or _objection(family, isas, kernel, wanted)
             )
             yield _Candidate(family, kernel, refusal)
 
 
-def _unfit(form: PackedForm, end: str) -> str | None:
-    """Return why weights are not for the tiles of AMX; native/src/linear/kernels_amx.cpp agrees."""
+def _unfit(form: PackedForm, columns: int, family: Family, end: str) -> str | None:
+    """Return why weights are not for the tiles of AMX.
+
+    native/src/linear/split.h and kernels_amx.cpp agree.
+    """
+    if family.activations == "f32.split":
+        if form.weights != "bf16":
+            return "tiles multiply floats that are bf16 alone"
+        return f"tiles take 32 inputs at once, and there are {columns}" if columns % 32 else None
     if end != _TILES:
         return None
     if form.weights.endswith(".g16"):

@@ -29,6 +29,7 @@ from fewbit.program import (
     Slot,
     Softcap,
 )
+from fewbit.runtime.chooser import executed_rounding
 from fewbit.runtime.executor import Binding
 from fewbit.runtime.pack import layout_of, pack
 
@@ -118,7 +119,7 @@ class ProgramWriter:
             self.buffers[op.x],
             self._matrix(op.weight),
             bias,
-            kernel.activations,
+            executed_rounding(kernel),
             kernel.input_scale or 0.0,
             self._order(op.weight),
         )
@@ -158,7 +159,7 @@ class ProgramWriter:
         kernels = self._binding.kernels
 
         def rounding(slot: Slot) -> str:
-            return kernels[slot].activations
+            return executed_rounding(kernels[slot])
 
         experts = [
             (
