@@ -29,6 +29,10 @@ from fewbit.sampling import Branch, tree_rows
 from fewbit.speculate.drafts import Proposal
 
 
+UNHURRIED = 1e6
+"""A stall for work whose tokens nobody waits for: prompts take as few steps as rows allow."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Bounds of the engine.

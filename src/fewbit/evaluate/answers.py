@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fewbit.engine.engine import Engine
 from fewbit.engine.loaded import LoadedModel
 from fewbit.engine.request import Request
-from fewbit.engine.scheduler import Limits
+from fewbit.engine.scheduler import UNHURRIED, Limits
 from fewbit.engine.stop import StopCondition
 from fewbit.errors import MissingError
 from fewbit.evaluate.identity import describe_prefix, require_begun_once
@@ -132,7 +132,7 @@ class EngineAnswerer:
         """
         self._loaded = loaded
         self._name = name
-        self._limits = Limits(sequences=sequences, stall=60.0)
+        self._limits = Limits(sequences=sequences, stall=UNHURRIED)
 
     @property
     def facts(self) -> AnswererFacts:

@@ -2,8 +2,8 @@
 
 Where the source rounds the inputs of integer layers, they are rounded in the other of the two usual
 ways; a source of floats, whose inputs are not rounded, keeps its keys and values in bf16 instead.
-Either is a choice that a runtime makes without asking, and no other instruction set would do: its
-kernels give the same bits.
+Either is a choice that a runtime makes without asking, and another instruction set would not do:
+kernels of integers give the same bits on each.
 """
 
 from __future__ import annotations

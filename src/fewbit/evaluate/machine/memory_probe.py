@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from fewbit.engine.scheduler import UNHURRIED
 from fewbit.errors import FewbitError, UnsupportedError, UsageError
 from fewbit.evaluate.arms import load_subject
 from fewbit.evaluate.machine.resident import PROCESSES, resident
@@ -26,9 +27,6 @@ from fewbit.runtime.step import PAGE
 TOKENS = 64
 """Of a sequence, those that are generated: more than the steps until all prompts are computed, so
 that all sequences are in memory at once."""
-
-_UNHURRIED = 1e6
-"""Seconds that prompts may make others wait: they are computed in as few steps as rows allow."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +80,7 @@ def probe(task: Task) -> MemoryRun:
         prompt=task.length - TOKENS,
         tokens=TOKENS,
         sequences=most,
-        stall=_UNHURRIED,
+        stall=UNHURRIED,
     )
     peaks = []
     for count in task.sequences:
