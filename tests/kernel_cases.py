@@ -10,7 +10,8 @@ from math import lcm
 
 import numpy as np
 
-from fewbit.formats.registry import BLOCK_FORMATS, FLOATS, FP8, decode, encode
+from fewbit._native import available_isas
+from fewbit.formats.registry import BF16, BLOCK_FORMATS, FLOATS, FP8, decode, encode
 from fewbit.formats.spec import (
     BlockSpec,
     Granularity,
@@ -25,6 +26,9 @@ from fewbit.runtime.pack import RUN, obstacle, packed_form
 
 INPUT_SCALE = 1 / 64
 """Of static activations: inputs of deviation 1 take a half of the codes, and large ones clip."""
+
+SPLIT = "f32.split"
+"""Of AMX alone, and of bf16 weights."""
 
 GROUPS = (32, 64, 128)
 """Groups of the affine formats tried; a kernel reads any multiple of 32 by the same code."""
@@ -106,16 +110,27 @@ class Kernel:
     form: NumberFormat
     family: Family
 
+    @property
+    def isas(self) -> tuple[str, ...]:
+        """The instruction sets of this machine whose executors run it, best first."""
+        running = {isa for isas in self.family.isas.values() for isa in isas}
+        return tuple(isa for isa in available_isas() if isa in running)
+
+    @property
+    def step(self) -> int:
+        """Columns are a multiple of this."""
+        return RUN if self.family.activations == SPLIT else column_step(self.form)
+
     def record(self, slot: str, tensor: QuantTensor) -> KernelRecord:
         """Return the chooser's record for a matrix that this kernel is to run."""
-        return choose(
-            slot, tensor, Demand(activations=self.family.rounding, input_scale=INPUT_SCALE)
-        )
+        isa = "portable" if self.family.activations == "f32" else None  # tiles come before it
+        demand = Demand(isa=isa, activations=self.family.rounding, input_scale=INPUT_SCALE)
+        return choose(slot, tensor, demand)
 
     @property
     def chain(self) -> str:
         """The kernel id without its instruction set."""
-        columns = max(column_step(self.form), RUN)
+        columns = max(self.step, RUN)
         tensor = random_matrix(self.form, 16, columns, np.random.default_rng(0))
         return self.record("slot", tensor).kernel.rsplit("/", 1)[0]
 
@@ -123,10 +138,13 @@ class Kernel:
 def _families(form: NumberFormat) -> Iterable[Family]:
     columns = max(column_step(form), RUN)
     kind = packed_form(random_matrix(form, 16, columns, np.random.default_rng(0))).kind
-    return (family for family in FAMILIES if kind in family.reads)
+    return (f for f in FAMILIES if kind in f.reads and (f.activations != SPLIT or form is BF16))
 
 
-KERNELS = tuple(Kernel(form, family) for form in FORMATS for family in _families(form))
+_ALL = (Kernel(form, family) for form in FORMATS for family in _families(form))
+
+KERNELS = tuple(kernel for kernel in _ALL if kernel.isas)
+"""Those that this machine can run."""
 
 CHAINS = {kernel.chain: kernel for kernel in KERNELS}
 """Every kernel id without its instruction set, and a kernel of that id."""

@@ -50,7 +50,7 @@ def test_the_best_instruction_set_is_taken_and_all_others_explained(cpu):
     record = choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG))
     assert record.kernel == "w4.sym.g32/a8.g32/avx2"
     assert record.activations == "int8-g32"
-    lacking = {"amx+avx512vnni": "AMX int8 tiles", **LACKING}
+    lacking = {"amx+avx512vnni": "AMX tiles of int8 and bf16", **LACKING}
     shared = {
         "a8.token": IN_INT8,
         "a8.static": "the model has no calibrated scale for the layer's input",
@@ -58,7 +58,7 @@ def test_the_best_instruction_set_is_taken_and_all_others_explained(cpu):
     assert {r.kernel.split("/", 1)[1]: r.reason for r in record.rejected} == {
         **{f"{a}/{isa}": f"this CPU lacks {what}" for a in shared for isa, what in lacking.items()},
         **{f"{a}/{isa}": reason for a, reason in shared.items() for isa in ("avx2", "portable")},
-        "a8.g32/amx+avx512vnni": "this CPU lacks AMX int8 tiles",
+        "a8.g32/amx+avx512vnni": "this CPU lacks AMX tiles of int8 and bf16",
         "a8.g32/avx512vnni": "this CPU lacks AVX-512 F, BW, VL, DQ and VNNI",
         "a8.g32/neon": "this CPU lacks NEON with the dot products of ARMv8.2",
         "a8.g32/portable": "avx2 computes the same and is faster",
@@ -86,12 +86,20 @@ def test_the_record_has_the_bytes_of_the_packed_matrix():
 )
 def test_float_weights_never_take_integer_tiles(cpu, isa, last):
     cpu(isa, "portable")
-    tensor, _ = random_floats("bf16", 16, 64, RNG)
+    tensor, _ = random_floats("f16", 16, 64, RNG)
     record = choose("head.weight", tensor)
-    assert record.kernel == f"bf16/f32/{last}"
+    assert record.kernel == f"f16/f32/{last}"
     assert record.activations == "f32"
-    assert len(record.rejected) == 3
-    assert not any("AMX" in r.reason for r in record.rejected)
+    tiles, *others = record.rejected
+    assert (tiles.kernel, len(others)) == ("f16/f32.split/amx", 3)
+    assert not any("AMX" in r.reason for r in others)
+
+
+def test_bf16_takes_tiles_where_there_are_some(cpu):
+    tensor, _ = random_floats("bf16", 16, 64, RNG)
+    for isa, kernel in (("amx", "f32.split/amx"), ("avx512vnni", "f32/avx512")):
+        cpu(isa, "portable")
+        assert choose("head.weight", tensor).kernel == f"bf16/{kernel}"
 
 
 def test_a_forced_instruction_set_is_taken():
@@ -108,22 +116,22 @@ def test_a_forced_instruction_set_that_is_missing_fails_with_every_reason(cpu):
         choose("layers.0.q.weight", tensor, demand("amx"))
     assert str(caught.value) == (
         "No kernel can run layers.0.q.weight (q4_0) as asked. "
-        "w4.sym.g32/a8.g32/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
-        "w4.sym.g32/a8.g32/avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.g32/amx+avx512vnni: this CPU lacks AMX tiles of int8 and bf16; "
+        "w4.sym.g32/a8.g32/avx512vnni: this CPU lacks AMX tiles of int8 and bf16; "
         "w4.sym.g32/a8.g32/avx2: amx was asked for; "
         "w4.sym.g32/a8.g32/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
         "w4.sym.g32/a8.g32/portable: amx was asked for; "
-        "w4.sym.g32/a8.token/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
-        "w4.sym.g32/a8.token/avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.token/amx+avx512vnni: this CPU lacks AMX tiles of int8 and bf16; "
+        "w4.sym.g32/a8.token/avx512vnni: this CPU lacks AMX tiles of int8 and bf16; "
         "w4.sym.g32/a8.token/avx2: amx was asked for; "
         "w4.sym.g32/a8.token/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
         "w4.sym.g32/a8.token/portable: amx was asked for; "
-        "w4.sym.g32/a8.static/amx+avx512vnni: this CPU lacks AMX int8 tiles; "
-        "w4.sym.g32/a8.static/avx512vnni: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/a8.static/amx+avx512vnni: this CPU lacks AMX tiles of int8 and bf16; "
+        "w4.sym.g32/a8.static/avx512vnni: this CPU lacks AMX tiles of int8 and bf16; "
         "w4.sym.g32/a8.static/avx2: amx was asked for; "
         "w4.sym.g32/a8.static/neon: this CPU lacks NEON with the dot products of ARMv8.2; "
         "w4.sym.g32/a8.static/portable: amx was asked for; "
-        "w4.sym.g32/abf16/avx512: this CPU lacks AMX int8 tiles; "
+        "w4.sym.g32/abf16/avx512: this CPU lacks AMX tiles of int8 and bf16; "
         "w4.sym.g32/abf16/avx2: amx was asked for; "
         "w4.sym.g32/abf16/portable: amx was asked for."
     )
@@ -194,7 +202,7 @@ def test_a_forced_kernel_that_is_missing_fails_with_every_reason(cpu):
     with pytest.raises(KernelError) as caught:
         choose("layers.0.q.weight", random_tensor("q4_0", 16, 64, RNG), wanted)
     message = str(caught.value)
-    assert "amx+avx512vnni: this CPU lacks AMX int8 tiles; " in message
+    assert "amx+avx512vnni: this CPU lacks AMX tiles of int8 and bf16; " in message
     assert message.count("w4.sym.g32/a8.g32/amx+avx512vnni was asked for") == 8
     assert message.count(": ") == INTEGER_KERNELS
 
@@ -217,7 +225,7 @@ def test_a_kernel_and_another_instruction_set_are_refused():
 def test_float_weights_cannot_be_forced_onto_tiles_that_the_cpu_lacks(cpu):
     cpu("avx512vnni", "avx2", "portable")
     tensor, _ = random_floats("f16", 16, 64, RNG)
-    with pytest.raises(KernelError, match="f16/f32/avx512: this CPU lacks AMX int8 tiles; "):
+    with pytest.raises(KernelError, match="f16/f32/avx512: this CPU lacks AMX tiles"):
         choose("head.weight", tensor, demand("amx"))
 
 

@@ -292,5 +292,5 @@ def test_rounding_that_does_not_fit_the_weights_is_a_fault():
         program.linear(program.logits, x, packed, None, "fp8")
     program.linear(program.logits, x, packed, None, "f32")
     pool = _native.ThreadPool(1)
-    with pytest.raises(ValueError, match="not rounded as its weight needs"):
+    with pytest.raises(ValueError, match="not rounded as its weights need"):
         _native.Executor(program, 1, pool, "portable")

@@ -51,8 +51,9 @@ InputRounding rounding_named(const std::string& name) {
   if (name == "int8-static") return InputRounding::kInt8Static;
   if (name == "bf16") return InputRounding::kBfloat16;
   if (name == "f32-split") return InputRounding::kSplit;
-  throw std::invalid_argument("no rounding of inputs '" + name +
-                              "'; choose f32, f32-split, int8-g32, int8-token, int8-static or bf16.");
+  throw std::invalid_argument(
+      "no rounding of inputs '" + name +
+      "'; choose f32, f32-split, int8-g32, int8-token, int8-static or bf16.");
 }
 
 void add_given(Program& program, int out) { program.ops.push_back({out, GivenOp{}}); }

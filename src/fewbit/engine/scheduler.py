@@ -28,7 +28,6 @@ from fewbit.runtime.step import PAGE, Span, StepInput
 from fewbit.sampling import Branch, tree_rows
 from fewbit.speculate.drafts import Proposal
 
-
 UNHURRIED = 1e6
 """A stall for work whose tokens nobody waits for: prompts take as few steps as rows allow."""
 
