@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_any_part_opens_all(tmp_path):
             assert len(found.stamps()) == 3
             with pytest.raises(MissingError, match=r"t9.*near"):
                 found.read("t9")
+
+
+def test_parts_that_were_written_before_are_not_what_was_written_now(tmp_path):
+    few, many = parts_in(tmp_path), parts_in(tmp_path, largest=128)
+    assert few[0] < many[0]
+    for new, old in ((many, few), (few, many)):
+        os.utime(old[0], (1, 1))
+        os.utime(new[0], (2, 2))
+        assert written_as(tmp_path / "m.gguf") == new[0]
 
 
 def test_what_fits_is_one_plain_file(tmp_path):

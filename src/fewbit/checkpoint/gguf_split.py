@@ -61,9 +61,14 @@ def parts_of(name: str, names: Sequence[str]) -> list[str]:
 
 
 def written_as(out: Path) -> Path:
-    """Return the file that was written as `out`: itself, or the first of its parts."""
-    parts = sorted(out.parent.glob(f"{glob.escape(out.stem)}-00001-of-*.gguf"))
-    return parts[0] if parts and not out.exists() else out
+    """Return the file that was just written as `out`: itself, or the first of its parts.
+
+    Where it was written before, in another number of parts, those are older.
+    """
+    parts = list(out.parent.glob(f"{glob.escape(out.stem)}-00001-of-*.gguf"))
+    if out.exists() or not parts:
+        return out
+    return max(parts, key=lambda part: part.stat().st_mtime_ns)
 
 
 class SplitGgufCheckpoint(ClosedByWith):
