@@ -6,16 +6,19 @@ import time
 from collections import namedtuple
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from msgspec import structs
 from quantize_cases import folder
 from tiny_models import CONFIGS, random_weights, write_gguf
 
+from fewbit.calibrate.calibration import calibration_set
 from fewbit.cli.app import run
 from fewbit.errors import OutputError
 from fewbit.formats.registry import parse_format
 from fewbit.methods.solvers import METHODS
 from fewbit.model.weights import open_model
-from fewbit.quantization import Container, execute, plan
+from fewbit.quantization import Container, QuantizeSettings, execute, plan
 from fewbit.quantization.estimate import (
     Workload,
     _passes,
@@ -29,8 +32,10 @@ from fewbit.quantization.planned_source import planned_source
 from fewbit.quantization.rates import Rates, _least_seconds, timed_rates
 from fewbit.recipes import built_in
 from fewbit.records.base import from_json
+from fewbit.records.kv import KvForm
 from fewbit.records.plan import PlanReport
 from fewbit.report.plan import duration
+from fewbit.runtime.native import NativeExecutor
 
 TEXT = Workload(rows=2048, samples=1024)
 
@@ -81,6 +86,27 @@ def test_case_24_hidden_states_and_statistics_are_in_the_plan(llama):
     assert by_name["statistics of a layer's input"] == 4 * 4 * 96**2
     alone = memory_needs(plan(llama, built_in("rtn-int4-g32")), Workload())
     assert {a.what for a in alone} == {"runtime", "a matrix being solved"}
+
+
+def test_scales_of_keys_and_values_are_measured_on_the_whole_model(tmp_path, monkeypatch):
+    config, ran = {**CONFIGS["llama"], "num_hidden_layers": 24}, []
+
+    class Executor(NativeExecutor):
+        def __init__(self, binding, **options):
+            super().__init__(binding, **options)
+            ran.append((sum(k.bytes for k in binding.kernels.values()), self.store_bytes))
+
+    monkeypatch.setattr("fewbit.quantization.kv_scales.NativeExecutor", Executor)
+    recipe = structs.replace(built_in("rtn-int8-g32"), kv=KvForm.INT8)
+    windows = [np.arange(300, dtype=np.int32) % 256]
+    text = QuantizeSettings(calibration=calibration_set(windows, (), window_tokens=300))
+    with open_model(write_gguf(tmp_path / "m.gguf", config, random_weights(config))) as source:
+        planned = plan(source, recipe)
+        found = memory_needs(planned, Workload(rows=300, window=300))
+        execute(planned, tmp_path / "out", text)
+    needs, ((packed, store),) = {amount.what: amount.bytes for amount in found}, ran
+    assert needs["keys and values of a window"] == store
+    assert 0.9 * packed < needs["the quantized model"]
 
 
 def test_memory_does_not_follow_the_number_of_layers(tmp_path):

@@ -145,4 +145,4 @@ def _workload(settings: DraftSettings, text: TextOptions) -> Workload:
     if not needs_text(settings.recipe):
         return Workload()
     rows = text.calibration_windows * text.window
-    return Workload(rows=rows, samples=0 if text.calibration else rows // 2)
+    return Workload(rows=rows, window=text.window, samples=0 if text.calibration else rows // 2)

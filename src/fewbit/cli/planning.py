@@ -32,6 +32,7 @@ def workload(
     text = rows if chosen is None else max(rows, tuning.tune_windows * settings.length)
     return Workload(
         rows=rows,
+        window=settings.length,
         samples=0 if calibration.calibration else text // 2,
         tuned_rows=0 if chosen is None else chosen.steps * chosen.batch * settings.length,
         threads=threads,

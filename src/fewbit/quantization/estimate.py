@@ -24,6 +24,7 @@ from fewbit.formats.registry import FLOATS
 from fewbit.formats.spec import BlockSpec, NumberFormat, QuantSpec
 from fewbit.methods.solvers import METHODS, Need, greatest_need
 from fewbit.model.decoder import build_program
+from fewbit.model.memory import workspace_bound
 from fewbit.program import Program
 from fewbit.quantization.job import kept_bytes
 from fewbit.quantization.pipeline import needs_text, solves_with_text
@@ -32,10 +33,14 @@ from fewbit.quantization.rates import Rates, timed_rates
 from fewbit.quantization.walk import ROOM, Stage, cuts, stages
 from fewbit.records.figures import size
 from fewbit.records.plan import Amount, Duration
+from fewbit.runtime.kv import page_bytes
 from fewbit.runtime.native import threads_of
+from fewbit.runtime.step import PAGE
 
 _RUNTIME = 150 << 20
 """Interpreter, libraries and threads."""
+_PACKED = 1.02
+"""Bytes of packed weights over those that are stored, at most."""
 _PIECE_ROWS = 4096
 """Rows that run through the model at once."""
 _SOLVED_AT_ONCE = 1 << 24
@@ -95,6 +100,8 @@ class Workload:
 
     rows: int = 0
     """Tokens of calibration."""
+    window: int = 0
+    """Tokens of one of its windows, at most."""
     samples: int = 0
     """Of them and of the tuning's, those that the model writes itself."""
     tuned_rows: int = 0
@@ -104,7 +111,30 @@ class Workload:
 
 
 def memory_needs(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:
-    """Return what lies in memory at the peak of solving; tuning plans its own when it begins."""
+    """Return what lies in memory at the peak, of solving or of measuring keys and values.
+
+    Tuning plans its own when it begins.
+    """
+    parts = _solving(planned, work), _measuring(planned, work)
+    return max(parts, key=lambda amounts: sum(amount.bytes for amount in amounts))
+
+
+def _measuring(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:
+    """Return what the whole quantized model takes as it runs over a window of text."""
+    if planned.recipe.kv is None or not work.rows:
+        return ()
+    program = build_program(planned.source.config)
+    store = -(-work.window // PAGE) * page_bytes(program)
+    return (
+        Amount(what="runtime", bytes=_RUNTIME),
+        Amount(what="the quantized model", bytes=round(_PACKED * planned.promised_bytes)),
+        Amount(what="keys and values of a window", bytes=store),
+        Amount(what="values of a step", bytes=workspace_bound(program)),
+    )
+
+
+def _solving(planned: QuantizationPlan, work: Workload) -> tuple[Amount, ...]:
+    """Return what lies in memory at the peak of solving."""
     widest = max(t.source.shape[-1] for t in _quantized(planned))
     largest = max(t.weights for t in _quantized(planned))
     found = [
