@@ -1,7 +1,8 @@
 // See split.h. One row is multiplied on vectors, since a tile would be read for it alone; more on
 // tiles. Weights of two tiles are paired a chunk of inputs at a time into the first-level
 // cache, and pass under 32 rows of inputs whose sums lie in tile registers; between chunks sums
-// rest in the thread's memory.
+// rest in the thread's memory. Inputs are taken a stretch at a time that stays in the second-level
+// cache until all tiles of a group have had it.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -22,6 +23,8 @@ using S = Avx512;
 
 constexpr int64_t kPanel = 2 * kTile;  // rows, and outputs, of a block
 constexpr int64_t kChunkRuns = 4;  // 8 KiB of paired weights: more were slower, for few rows most
+constexpr int64_t kGroupTiles = 16;
+constexpr size_t kStretchBytes = 400 << 10;
 constexpr size_t kRunBytes = kPieces * kPieceBytes;
 constexpr size_t kWeightBytes = kTileBytes;  // of a run: 32 inputs of 16 outputs
 
@@ -165,17 +168,33 @@ class Multiplier {
              float* out, int64_t out_stride)
       : w_(w), a_(a), rows_(rows), bias_(bias), out_(out), out_stride_(out_stride) {
     constexpr size_t kPaired = kChunkRuns * kStepBytes;
-    paired_ = scratch<Multiplier>(kPaired + rows.panels() * sizeof(Sums));
+    const size_t blocks = kGroupTiles / 2 * rows.panels();
+    paired_ = scratch<Multiplier>(kPaired + blocks * sizeof(Sums));
     sums_ = reinterpret_cast<Sums*>(paired_ + kPaired);
+    const auto fitting = static_cast<int64_t>(kStretchBytes / (2 * rows.panels() * kRunBytes));
+    stretch_ = std::max<int64_t>(fitting / kChunkRuns, 1) * kChunkRuns;
     configure_whole_tiles();
   }
   ~Multiplier() { _tile_release(); }
   Multiplier(const Multiplier&) = delete;
   Multiplier& operator=(const Multiplier&) = delete;
 
-  void tiles(int64_t tile, int count) {
-    for (int64_t run = 0; run < a_.runs(); run += kChunkRuns) {
-      const int64_t runs = std::min(kChunkRuns, a_.runs() - run);
+  // At most kGroupTiles of them.
+  void tiles(int64_t begin, int64_t end) {
+    for (int64_t run = 0; run < a_.runs(); run += stretch_) {
+      const int64_t runs = std::min(stretch_, a_.runs() - run);
+      Sums* sums = sums_;
+      for (int64_t tile = begin; tile < end; tile += 2, sums += rows_.panels()) {
+        stretch_of(tile, static_cast<int>(std::min<int64_t>(2, end - tile)), run, runs, sums);
+      }
+    }
+  }
+
+ private:
+  // Some runs of one or two tiles under all rows.
+  void stretch_of(int64_t tile, int count, int64_t begin, int64_t all, Sums* sums) const {
+    for (int64_t run = begin; run < begin + all; run += kChunkRuns) {
+      const int64_t runs = std::min(kChunkRuns, begin + all - run);
       pair_chunk(w_, tile, count, run, runs, paired_);
       // The tile loads are asm that does not say which memory it reads.
       __asm__ volatile("" ::: "memory");
@@ -183,15 +202,14 @@ class Multiplier {
         const int64_t row = rows_.first() + panel * kPanel;
         const uint8_t* from = w_.data + tile * w_.tile_bytes + run * kWeightBytes;
         const Stream stream{panel ? nullptr : from, w_.tile_bytes};
-        multiply(row, run, runs, count, stream, sums_[panel]);
+        multiply(row, run, runs, count, stream, sums[panel]);
         if (run + runs < a_.runs()) continue;
         __asm__ volatile("" ::: "memory");
-        for (int t = 0; t < count; ++t) finish(row, tile + t, t, sums_[panel]);
+        for (int t = 0; t < count; ++t) finish(row, tile + t, t, sums[panel]);
       }
     }
   }
 
- private:
   void multiply(int64_t row, int64_t run, int64_t runs, int tiles, const Stream& stream,
                 Sums& sums) const {
     const uint8_t* a = a_.run(row, run * kGroup);
@@ -220,6 +238,7 @@ class Multiplier {
   int64_t out_stride_;
   uint8_t* paired_;
   Sums* sums_;
+  int64_t stretch_;  // runs
 };
 
 // Vectors take subnormal numbers for 0 as tiles do, while this is there.
@@ -312,8 +331,8 @@ void multiply(const PackedMatrix& w, int64_t tile_begin, int64_t tile_end,
     return multiply_row(w, tile_begin, tile_end, a, row_begin, bias, out, out_stride);
   }
   Multiplier multiplier(w, a, {row_begin, row_end}, bias, out, out_stride);
-  for (int64_t tile = tile_begin; tile < tile_end; tile += 2) {
-    multiplier.tiles(tile, static_cast<int>(std::min<int64_t>(2, tile_end - tile)));
+  for (int64_t tile = tile_begin; tile < tile_end; tile += kGroupTiles) {
+    multiplier.tiles(tile, std::min(tile + kGroupTiles, tile_end));
   }
 }
 
