@@ -193,12 +193,14 @@ def test_an_all_zero_tensor_decodes_to_zeros(name):
 def test_values_beyond_the_format_are_refused_with_their_place(name):
     values = np.zeros((3, 64), np.float32)
     values[1, 40] = 3e7
-    with pytest.raises(NumericalError, match=r"30000000.0 at row 1, column 40"):
+    with pytest.raises(
+        NumericalError, match=r"30000000.0 at row 1, column 40 .*choose bf16 or f32,"
+    ):
         encode(values, BLOCK_FORMATS[name].spec)
 
 
 def test_a_value_that_would_round_to_infinity_in_bf16_is_refused():
-    with pytest.raises(NumericalError, match="row 0, column 1"):
+    with pytest.raises(NumericalError, match=r"row 0, column 1 .*choose f32,"):
         encode(np.array([[1.0, 3.4e38]], np.float32), BF16)
 
 

@@ -254,9 +254,10 @@ def _require_held(decoded: NDArray[np.float32], x: NDArray[np.float32], form: Nu
     if beyond.any():
         worst = np.where(beyond, np.abs(x), -1).argmax()
         row, column = (int(i) for i in np.unravel_index(worst, x.shape))
+        wider = F32.name if form == BF16 else f"{BF16.name} or {F32.name}"
         raise NumericalError(
             f"The value {x[row, column]} at row {row}, column {column} is beyond the range of "
-            f"{form.name}; choose bf16 or f32, or rescale the weights."
+            f"{form.name}; choose {wider}, or rescale the weights."
         )
 
 
