@@ -7,7 +7,7 @@ import pytest
 import sample_evaluation as sample
 from tiny_subjects import letters, sharp_weights, text_alone, write_subject
 
-from fewbit.calibrate.mix import CalibrationSettings
+from fewbit.calibrate.mix import CalibrationSettings, Ingredient
 from fewbit.compress import loop as module
 from fewbit.compress.conclusion import conclude
 from fewbit.compress.ladder import LADDER
@@ -285,7 +285,7 @@ def test_what_came_to_the_output_meanwhile_is_untouched(tmp_path, source):
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
 
-def leave_work(source, out):
+def leave_work(source, out, wanted=None):
     """Have all of the work done and kept, and nothing delivered."""
 
     def someone_else(*_):
@@ -293,7 +293,7 @@ def leave_work(source, out):
         (out / "thesis.txt").write_text("years of work")
 
     with pytest.raises(OutputError):
-        compress(source, out, AXES, settings("rtn-int8-g32"), someone_else)
+        compress(source, out, AXES, wanted or settings("rtn-int8-g32"), someone_else)
     (out / "thesis.txt").unlink()
 
 
@@ -312,6 +312,19 @@ def test_what_another_build_measured_is_no_evidence(tmp_path, source, monkeypatc
     monkeypatch.setattr("fewbit.compress.loop.program_digest", lambda: "rebuilt")
     with pytest.raises(UsageError, match=r"another build; .* --resume never"):
         compress(source, out, AXES, settings("rtn-int8-g32"))
+
+
+def test_what_was_calibrated_on_another_text_is_not_taken(tmp_path, source):
+    out, text = tmp_path / "out", tmp_path / "text.txt"
+    mine = CalibrationSettings(mix=(Ingredient(str(text)),), windows=4, length=16, threads=1)
+    wanted = replace(settings("imatrix-int8-g32"), text=mine)
+    text.write_text("the cat and the dog " * 40)
+    leave_work(source, out, wanted)
+    text.write_text("the dog and the cat " * 40)
+    with pytest.raises(UsageError, match=r"done with another text; .* --resume never"):
+        compress(source, out, AXES, wanted)
+    text.write_text("the cat and the dog " * 40)
+    assert compress(source, out, AXES, wanted).accepted == "imatrix-int8-g32"
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path, source):

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from fewbit.atomic import require_apart
+from fewbit.atomic import require_apart, require_short
 from fewbit.calibrate.mix import CalibrationSettings
 from fewbit.checkpoint.checkpoint import content_digest
 from fewbit.compress.conclusion import Wanted, conclude, in_a_line
@@ -107,6 +107,8 @@ class Loop(Record, frozen=True, kw_only=True):
     numpy: str
     kernels: str
     source: str
+    text: str
+    """Hash of the files that are calibrated on."""
     settings: str
     axes: str
 
@@ -137,6 +139,7 @@ def compress(
     started = time.perf_counter()
     require_judgeable(axes, chosen.evaluation.gate)
     require_decidable(axes, chosen.evaluation.gate)
+    require_short(out)
     require_ours(out)
     require_apart(out, source)
     with open_model(source) as opened, claimed_job(out, chosen.resume) as job:
@@ -368,6 +371,7 @@ def _asked(run: _Run) -> Loop:
         numpy=np.__version__,
         kernels=choose_isa(),
         source=content_digest(run.workshop.source.checkpoint),
+        text=fingerprint(run.workshop.files),
         settings=fingerprint(
             None if settings.recipes is None else [find(name) for name in settings.recipes],
             run.wanted,

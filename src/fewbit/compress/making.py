@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +56,12 @@ class Workshop:
     strict: bool
     progress: Progress
     tune_windows: int = TUNE_WINDOWS
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The hashes of the files that are calibrated on; all other text comes with this build."""
+        paths = (Path(part.source) for part in self.text.mix)
+        return tuple(sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file())
 
     def planned(self, recipe: Recipe) -> QuantizationPlan:
         """Plan a recipe for the runtime.
