@@ -65,7 +65,7 @@ DEFAULT = Gate(
         SliceRule(match="tools/loops", margin=0.05, relative=_OF_ITSELF, optional=True),
         SliceRule(match="answers/cap", margin=0.05, relative=_OF_ITSELF, optional=True),
         SliceRule(match="tools/*", margin=0.06, pool=True, optional=True),
-        SliceRule(match="structured/*", margin=0.12, pool=True, optional=True),
+        SliceRule(match="structured/*", margin=0.08, pool=True, optional=True),
         SliceRule(match="speed/decode/*", margin=1.05, minimum_items=_TURNS, optional=True),
         SliceRule(match="speed/first-token/*", margin=1.1, minimum_items=_TURNS, optional=True),
         SliceRule(match="speed/task", margin=1.1, minimum_items=_TURNS, optional=True),
