@@ -16,6 +16,7 @@ from fewbit.evaluate.arms import Arms, Role, Room, local_party
 from fewbit.evaluate.endpoint.answerer import endpoint_party
 from fewbit.evaluate.endpoint.client import Address
 from fewbit.evaluate.endpoint.stream import heard
+from fewbit.evaluate.endpoint.together import as_they_end
 from fewbit.evaluate.subject import open_subject
 from fewbit.evaluate.tasks.axis import TasksAxis
 from fewbit.evaluate.tasks.items import ChoiceItem, GenerationItem
@@ -127,7 +128,18 @@ def test_a_silent_request_is_not_waited_for_where_another_fails():
             answers(url, *asks, sequences=2)
         assert not waited
         released.set()
-    assert len([path for path, *_ in asked if path == CHAT]) <= 3
+    assert len([path for path, *_ in asked if path == CHAT]) == 2  # and the third never
+
+
+def test_no_task_begins_behind_one_that_failed():
+    """Not even where nobody has heard of that yet."""
+    begun = []
+    ended = as_they_end([lambda: "first", lambda: 1 // 0, lambda: begun.append("third")], 1)
+    assert next(ended) == "first"
+    time.sleep(0.1)
+    with pytest.raises(ZeroDivisionError):
+        next(ended)
+    assert not begun
 
 
 def test_a_busy_server_is_asked_again():

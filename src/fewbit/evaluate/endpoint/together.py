@@ -39,7 +39,10 @@ def _work(left: deque[Callable[[], T]], ended: SimpleQueue[Future[T]]) -> None:
             task = left.popleft()
         except IndexError:
             return
-        ended.put(_outcome(task))
+        outcome = _outcome(task)
+        if outcome.exception() is not None:
+            left.clear()  # here, since whoever waits may come to it after this thread's next task
+        ended.put(outcome)
 
 
 def _outcome(task: Callable[[], T]) -> Future[T]:
