@@ -92,6 +92,17 @@ def test_a_file_has_its_room_before_it_is_written_into(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("size", [0, (1 << 20) + 1])
+def test_a_file_has_its_room_where_the_system_cannot_allocate_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    reserve(tmp_path / "allocated", size)
+    monkeypatch.delattr(os, "posix_fallocate")
+    reserve(tmp_path / "written", size)
+    for name in ("allocated", "written"):
+        assert (tmp_path / name).read_bytes() == bytes(size)
+
+
 def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
     path = tmp_path / "model"
     plain = tmp_path / "plain"

@@ -18,6 +18,8 @@ _PARTIAL = ".partial"
 """How everything ends that is not whole yet: `.<name>.<8 characters>.partial`."""
 _LONGEST_NAME = 190
 """Bytes of an output's name: file systems take 255, and what is made beside it adds up to 60."""
+_ZEROS = 1 << 20
+"""Bytes written at once where a file is given its room by writing."""
 _OLD = ".old"
 """What a folder is called between leaving its place and its successor's arrival there."""
 
@@ -91,12 +93,20 @@ def reserve(path: Path, nbytes: int) -> None:
     """
     try:
         with path.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
+            _allocate(file, nbytes)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise OutputError(
             f"{path} was not written ({error.strerror}); make room, or choose another output."
         ) from error
+
+
+def _allocate(file: BinaryIO, nbytes: int) -> None:
+    if hasattr(os, "posix_fallocate") and nbytes:  # macOS has none, and it refuses 0 bytes
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+        return
+    for start in range(0, nbytes, _ZEROS):
+        file.write(bytes(min(_ZEROS, nbytes - start)))
 
 
 @contextlib.contextmanager
