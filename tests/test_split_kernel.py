@@ -127,6 +127,8 @@ def test_tiles_are_chosen_for_bf16_in_whole_runs_alone():
     taken = choose("a", weights(rng, 32, 64))
     assert (taken.kernel, taken.activations) == ("bf16/f32.split/amx", "f32")
     assert executed_rounding(taken) == "f32-split"
+    behind = next(r for r in taken.rejected if r.kernel == "bf16/f32/avx512")
+    assert behind.reason == "bf16/f32.split/amx rounds no input either, and is faster"
     odd = choose("a", weights(rng, 32, 60))
     assert (odd.kernel, executed_rounding(odd)) == ("bf16/f32/avx512", "f32")
     assert "there are 60" in odd.rejected[0].reason

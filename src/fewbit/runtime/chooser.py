@@ -323,6 +323,8 @@ def _behind(candidate: _Candidate, taken: _Candidate) -> str:
     if candidate.family is taken.family:
         faster = taken.kernel.rpartition("/")[2]
         return f"{faster} computes the same and is faster"
+    if candidate.family.rounding == taken.family.rounding:
+        return f"{taken.kernel} rounds no input either, and is faster"
     return f"activations in {taken.family.rounding} are the default"
 
 
