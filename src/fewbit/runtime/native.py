@@ -1,7 +1,8 @@
 """The native executor: a bound Program walked in C++ by a pool of threads.
 
 A token's row gets the same bits whatever other rows share the step, however the prompt was cut
-into steps, wherever its pages lie, and on any number of threads and any instruction set.
+into steps, wherever its pages lie, and on any number of threads; on any instruction set too, but
+for bf16 weights, which have bits of their own on AMX.
 """
 
 from __future__ import annotations
