@@ -37,6 +37,9 @@ _TILES = "amx+avx512vnni"
 _STATIC = "int8-static"
 """The rounding that needs a calibrated scale of each layer's input."""
 
+_PIECES = "f32.split"
+"""Kernels that take a float32 input as a sum of three bf16 numbers."""
+
 _NEEDS = {
     "amx": "AMX tiles of int8 and bf16",
     "avx512vnni": "AVX-512 F, BW, VL, DQ and VNNI",
@@ -81,7 +84,7 @@ FAMILIES = (
             "portable": ("portable", "neon"),
         },
     ),
-    Family("f32.split", "f32", frozenset({Weights.FLOAT}), {"amx": ("amx",)}),
+    Family(_PIECES, "f32", frozenset({Weights.FLOAT}), {"amx": ("amx",)}),
     Family(
         "f32",
         "f32",
@@ -97,7 +100,7 @@ FAMILIES = (
 """All kernels. Where several families read a layer's weights, the first is the default."""
 
 SPLIT = "f32-split"
-"""Inputs in float32 as sums of three bf16 numbers, the `rounding` that an executor is told."""
+"""The `rounding` that an executor is told of inputs for those kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,7 @@ class _Candidate:
 
 def executed_rounding(kernel: KernelRecord) -> str:
     """Return how an executor is told to take a kernel's inputs."""
-    return SPLIT if "/f32.split/" in kernel.kernel else kernel.activations
+    return SPLIT if f"/{_PIECES}/" in kernel.kernel else kernel.activations
 
 
 def rounding_of(activations: Activations) -> str:
@@ -269,7 +272,7 @@ def _unfit(form: PackedForm, columns: int, family: Family, end: str) -> str | No
 
     native/src/linear/split.h and kernels_amx.cpp agree.
     """
-    if family.activations == "f32.split":
+    if family.activations == _PIECES:
         if form.weights != "bf16":
             return "tiles multiply floats that are bf16 alone"
         return f"tiles take 32 inputs at once, and there are {columns}" if columns % 32 else None
