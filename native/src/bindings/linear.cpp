@@ -16,6 +16,7 @@
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/products.h"
 #include "linear/layout.h"
 #include "linear/packed_file.h"
 #include "linear/repack.h"
@@ -54,9 +55,6 @@ std::vector<std::string> available_isas() {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::device::cpu>;
 using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Zeros = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using NewMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 size_t bytes_of_row(const StoredMatrix& m) {
   const auto columns = static_cast<size_t>(m.columns);
@@ -175,17 +173,13 @@ QuantizedRows quantize_rows(const Matrix& x, const LinearKernels& kernels,
   return quantized;
 }
 
-// Multiplies piece by piece, so that a test can show that the split does not matter.
 NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::optional<Vector>& bias,
                    const std::string& isa, int64_t tiles_at_once, int64_t rows_at_once,
                    const std::string& activations, float input_scale) {
   const PackedMatrix& w = packed.matrix;
   const LinearKernels& kernels = linear_kernels(isa_named(isa));
   const auto rows = static_cast<int64_t>(x.shape(0));
-  require(static_cast<int64_t>(x.shape(1)) == w.columns, "x has another width than the matrix");
-  require(!bias || static_cast<int64_t>(bias->shape(0)) == w.rows, "one bias for each output");
-  const int64_t tile_step = tiles_at_once > 0 ? tiles_at_once : w.tiles();
-  const int64_t row_step = rows_at_once > 0 ? rows_at_once : std::max<int64_t>(rows, 1);
+  require_shapes(w, x, bias);
   auto out = new_array<float, 2>({x.shape(0), static_cast<size_t>(w.rows)});
   const float* added = bias ? bias->data() : nullptr;
 
@@ -197,12 +191,7 @@ NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::option
     a = quantized.rows;
   }
   nb::gil_scoped_release release;
-  for (int64_t tile = 0; tile < w.tiles(); tile += tile_step) {
-    for (int64_t row = 0; row < rows; row += row_step) {
-      kernels.multiply(w, tile, std::min(tile + tile_step, w.tiles()), a, row,
-                       std::min(row + row_step, rows), added, out.data(), w.rows);
-    }
-  }
+  multiply_in_pieces(kernels, w, a, rows, {tiles_at_once, rows_at_once}, added, out.data());
   return out;
 }
 

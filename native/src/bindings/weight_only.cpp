@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/products.h"
 #include "linear/repack.h"
 
 namespace nb = nanobind;
@@ -21,10 +21,6 @@ namespace nb = nanobind;
 namespace fewbit {
 
 namespace {
-
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using NewMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 // Rows rounded to bf16 with the memory they lie in.
 struct BfloatRows {
@@ -48,29 +44,21 @@ BfloatRows round_rows(const Matrix& x, const WeightOnlyKernels& kernels) {
 
 void check(const PackedMatrix& w, const Matrix& x, const std::optional<Vector>& bias) {
   require(!w.is_float(), "float weights are multiplied by floats");
-  require(static_cast<int64_t>(x.shape(1)) == w.columns, "x has another width than the matrix");
-  require(!bias || static_cast<int64_t>(bias->shape(0)) == w.rows, "one bias for each output");
+  require_shapes(w, x, bias);
 }
 
-// Multiplies piece by piece, so that a test can show that the split does not matter.
 NewMatrix multiply(const OwnedMatrix& packed, const Matrix& x, const std::optional<Vector>& bias,
                    const std::string& isa, int64_t tiles_at_once, int64_t rows_at_once) {
   const PackedMatrix& w = packed.matrix;
   check(w, x, bias);
   const WeightOnlyKernels& kernels = weight_only_kernels(isa_named(isa));
   const auto rows = static_cast<int64_t>(x.shape(0));
-  const int64_t tile_step = tiles_at_once > 0 ? tiles_at_once : w.tiles();
-  const int64_t row_step = rows_at_once > 0 ? rows_at_once : std::max<int64_t>(rows, 1);
   auto out = new_array<float, 2>({x.shape(0), static_cast<size_t>(w.rows)});
   const float* added = bias ? bias->data() : nullptr;
   const BfloatRows rounded = round_rows(x, kernels);
   nb::gil_scoped_release release;
-  for (int64_t tile = 0; tile < w.tiles(); tile += tile_step) {
-    for (int64_t row = 0; row < rows; row += row_step) {
-      kernels.multiply(w, tile, std::min(tile + tile_step, w.tiles()), rounded.rows, row,
-                       std::min(row + row_step, rows), added, out.data(), w.rows);
-    }
-  }
+  multiply_in_pieces(kernels, w, rounded.rows, rows, {tiles_at_once, rows_at_once}, added,
+                     out.data());
   return out;
 }
 
