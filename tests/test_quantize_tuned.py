@@ -59,6 +59,16 @@ def test_a_folder_holds_what_was_tuned(tmp_path, method, what):
     assert written.read("layers.0.attn_norm.weight").spec == F32
 
 
+@pytest.mark.parametrize("hidden", [0.0, 1.0])
+def test_a_transformed_model_learns_from_the_source(tmp_path, hidden):
+    """Seven bits in a rotated stream are near to the source, wherever its states are taken."""
+    recipe = replace(tuned("int8-g32"), transforms=("rotate-residual", "rotate-mlp"))
+    given = settings()
+    given = dataclasses.replace(given, tuning=dataclasses.replace(given.tuning, hidden=hidden))
+    manifest = quantize(open_model(folder(tmp_path)), recipe, tmp_path / "out", given)
+    assert manifest.tuned.after <= manifest.tuned.before < 1e-3
+
+
 def test_the_manifest_has_every_setting_of_the_tuning(tmp_path):
     chosen = TuneSettings(
         what=Tuned.ROUNDING,

@@ -11,6 +11,8 @@ from fewbit.calibrate.calibration import CalibrationSet
 from fewbit.formats.distance import relative_error
 from fewbit.formats.registry import F32, decode_rows, encode
 from fewbit.formats.spec import QuantTensor, digest
+from fewbit.model.transformed import TransformedSource
+from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.progress import Progress
 from fewbit.quantization.made import Made
@@ -55,11 +57,12 @@ def tuned(  # noqa: PLR0913
     start = _started(planned, made)
     before = {slot: digest(solved.tensor) for slot, solved in start.items()}
     result = distill(
-        planned.source,
+        _teacher(planned.source, settings),
         {slot: solved.tensor for slot, solved in start.items()},
         TuneText(calibration.windows, calibration.masks),
         settings,
         Job(place.folder, _key(before, calibration), _told(progress, place.kept)),
+        config=planned.source.config,
     )
     names = {t.slot: t for t in planned.tensors if t.slot}
     changed = {
@@ -81,6 +84,17 @@ def tuned(  # noqa: PLR0913
         tuning_text=calibration.facts,
         tune_record=record,
     )
+
+
+def _teacher(source: ModelSource, settings: TuneSettings) -> ModelSource:
+    """Return what is learned from: the source as it is stored, which runs faster than in float32.
+
+    A transform may have turned the residual stream, so states are compared with the transformed
+    source's.
+    """
+    if settings.hidden or not isinstance(source, TransformedSource):
+        return source
+    return source.origin or source
 
 
 def _started(planned: QuantizationPlan, made: Made) -> dict[Slot, Solved]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fewbit.errors import MissingError
 from fewbit.formats.spec import QuantTensor
+from fewbit.model.config import ModelConfig
 from fewbit.model.weights import ModelSource
 from fewbit.program import Slot
 from fewbit.tune.settings import Job, TuneResult, TuneSettings, TuneText
@@ -27,12 +28,14 @@ def require_torch() -> None:
         )
 
 
-def distill(
+def distill(  # noqa: PLR0913
     source: ModelSource,
     start: Mapping[Slot, QuantTensor],
     text: TuneText,
     settings: TuneSettings,
     job: Job = _UNKEPT,
+    *,
+    config: ModelConfig | None = None,
 ) -> TuneResult:
     """Move a quantized model's output distribution towards its source's.
 
@@ -47,6 +50,8 @@ def distill(
         text: the windows to train on, and the held-out ones.
         settings: what is tuned and how.
         job: where to keep states and checkpoints, so that a stopped job goes on, and who is told.
+        config: of the model that `start` belongs to, where a transform made it another than the
+            source's.
 
     Returns:
         The tensors with the least held-out divergence seen: never more than that of `start`.
@@ -59,4 +64,4 @@ def distill(
     require_torch()
     from fewbit.tune.distillation import run  # noqa: PLC0415, torch takes seconds to import
 
-    return run(source, start, text, settings, job)
+    return run(source, start, text, settings, job, config or source.config)

@@ -16,6 +16,7 @@ import torch
 from fewbit.errors import MissingError, RequestError, UsageError
 from fewbit.formats.spec import QuantTensor
 from fewbit.keyed_random import Purpose, uniform
+from fewbit.model.config import ModelConfig
 from fewbit.model.decoder import build_program
 from fewbit.model.weights import ModelSource
 from fewbit.program import Program, Slot
@@ -43,16 +44,17 @@ _SOURCE_WINDOWS = 4
 """Windows that the source is run over at once."""
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917
     source: ModelSource,
     start: Mapping[Slot, QuantTensor],
     text: TuneText,
     settings: TuneSettings,
     job: Job,
+    config: ModelConfig,
 ) -> TuneResult:
     """Tune as `distill` says."""
     began = time.perf_counter()
-    program = build_program(source.config)
+    program = build_program(config)
     _require_slots(program, start)
     lesson = lesson_of(text, settings)
     _require_tokens(lesson.text, source.config.vocabulary)
@@ -61,7 +63,7 @@ def run(
     planned, recompute = memory.plan(program, start, settings, positions, available_memory())
     with _folder(job) as folder:
         key = _key(job, settings, lesson)
-        teacher = _teacher(source, program, settings, lesson.text, (folder, key, job))
+        teacher = _teacher(source, settings, lesson.text, (folder, key, job))
         training = Training(program, start, settings, teacher, recompute=recompute)
         training.run(lesson, job, None if job.folder is None else folder / "checkpoint", key)
     return TuneResult(
@@ -111,14 +113,11 @@ def _drawn(count: int, settings: TuneSettings) -> list[int]:
 
 
 def _teacher(
-    source: ModelSource,
-    program: Program,
-    settings: TuneSettings,
-    text: Text,
-    place: tuple[Path, str, Job],
+    source: ModelSource, settings: TuneSettings, text: Text, place: tuple[Path, str, Job]
 ) -> Teacher:
     """Compute the source's states; keep its head and let go of everything else."""
     folder, key, job = place
+    program = build_program(source.config)
     arithmetic = ARITHMETIC[settings.precision]
     weights = DecodedWeights({slot: source.read(slot) for slot in program.slots()}, arithmetic)
     executor = TorchExecutor(program, weights, arithmetic)
