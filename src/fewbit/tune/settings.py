@@ -50,10 +50,10 @@ class TuneSettings:
     steps: int = 120
     batch: int = 4
     """Windows in one step."""
-    rate: float = 3e-3
+    rate: float = 1e-3
     """First relative step of scales, offsets and vectors where quantization has moved weights by a
     tenth, as in 4 bits; a model that has lost less is trained slower in proportion (see `pace`)."""
-    code_rate: float = 1.5e-2
+    code_rate: float = 1e-2
     """First step of latent codes, in units of the scale."""
     warmup: float = 0.05
     """Share of the steps over which rates rise from zero; after it they fall linearly to zero."""
