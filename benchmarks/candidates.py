@@ -129,7 +129,7 @@ PARTS: Mapping[str, tuple[Made, ...]] = {
         Made(
             name="4.5 bits, tuned",
             recipe="gptq-refined-q4_k",
-            options=("--target-bpw", "4.5", "--tune", "weights"),
+            options=("--target-bpw", "4.5", "--tune", "scales"),
             peers=AT_3_5 + AT_4_5,
             bar=0.55,
         ),
