@@ -54,21 +54,26 @@ class Claim:
     worse: str
 
 
-def _tuned(what: str) -> Made:
+_BEST = "awq-gptq-refined-q4_0"
+_PROPAGATED = ("--propagation", "0.5")
+
+
+def _tuned(name: str, *options: str) -> Made:
     return Made(
-        name=f"q4_0, {what}",
-        recipe="awq-gptq-refined-q4_0",
-        options=("--tune", what),
+        name=name,
+        recipe=_BEST,
+        options=options,
         peers=("Q4_0",),
         same_type=True,
         bar=0.5,
     )
 
 
-def _solved(form: str, peer: str) -> Made:
+def _solved(name: str, recipe: str, peer: str, *options: str) -> Made:
     return Made(
-        name=f"refined {form}",
-        recipe=f"gptq-refined-{form}",
+        name=name,
+        recipe=recipe,
+        options=options,
         peers=(peer,),
         same_type=True,
         bar=0.85,
@@ -78,7 +83,7 @@ def _solved(form: str, peer: str) -> Made:
 def _sized(size: int) -> Made:
     return Made(
         name=f"{size} MB",
-        recipe="awq-gptq-refined-q4_0",
+        recipe=_BEST,
         options=("--target-size", f"{size}MB"),
         peers=SMALL + (LARGE if size > 105 else ()),
         bar=0.4,
@@ -104,9 +109,11 @@ PARTS: Mapping[str, tuple[Made, ...]] = {
         Made(name="gptq q4_0", recipe="gptq-q4_0", peers=("Q4_0",), same_type=True, bar=0.85),
     ),
     "solved": (
-        _solved("q4_0", "Q4_0"),
-        _solved("q5_0", "Q5_0"),
-        _solved("q4_k", "Q4_K_S"),
+        _solved("refined q4_0", "gptq-refined-q4_0", "Q4_0"),
+        _solved("refined q5_0", "gptq-refined-q5_0", "Q5_0"),
+        _solved("refined q4_k", "gptq-refined-q4_k", "Q4_K_S"),
+        _solved("awq, refined q4_0", _BEST, "Q4_0"),
+        _solved("awq, refined, propagated q4_0", _BEST, "Q4_0", *_PROPAGATED),
     ),
     "activations": (
         Made(name="rtn w8a8", recipe="rtn-w8a8", suffix=""),
@@ -118,7 +125,10 @@ PARTS: Mapping[str, tuple[Made, ...]] = {
             activations="bf16",
         ),
     ),
-    "tuned": tuple(_tuned(what) for what in ("scales", "rounding", "weights")),
+    "tuned": (
+        *(_tuned(f"q4_0, {what}", "--tune", what) for what in ("scales", "rounding", "weights")),
+        _tuned("propagated q4_0, scales", *_PROPAGATED, "--tune", "scales"),
+    ),
     "allocated": tuple(_sized(size) for size in (91, 105, 112)),
     "bits": (
         _bits(3.5, AT_3_5),
@@ -141,6 +151,8 @@ CLAIMS = (
     Claim("awq q4_0", "imatrix q4_0"),
     Claim("gptq q4_0", "rtn q4_0"),
     Claim("refined q4_0", "gptq q4_0"),
+    Claim("awq, refined, propagated q4_0", "awq, refined q4_0"),
+    Claim("propagated q4_0, scales", "q4_0, scales"),
     Claim("smoothquant w8a8", "rtn w8a8"),
     Claim("q4_0, rounding", "q4_0, scales"),
     Claim("q4_0, weights", "q4_0, scales"),
