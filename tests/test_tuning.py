@@ -37,6 +37,7 @@ from fewbit.tune.distillation import lesson_of
 from fewbit.tune.divergence import Outputs, row_divergences
 from fewbit.tune.latent import as_bfloat16, as_float32, latent
 from fewbit.tune.matrix import GridMatrix
+from fewbit.tune.pace import SLOWED
 
 pytestmark = pytest.mark.interop
 
@@ -146,6 +147,25 @@ def test_a_rate_that_makes_it_worse_returns_the_start(source):
     assert result.record.kept == 0
     assert result.record.after == result.record.before
     assert same(result.tensors, start)
+
+
+def test_looks_without_gain_slow_the_rates(source):
+    settings = replace(SETTINGS, rate=0.3, steps=12, check=2, patience=9)
+    record = distill(source, quantized(source), text(), settings).record
+    found = [point.divergence for point in record.trajectory]
+    worse = sum(value >= min(found[:i]) for i, value in enumerate(found) if i)
+    assert worse
+    assert record.slowed == SLOWED**worse
+    # A last step of a third of a third moves little, of the first rate a lot.
+    assert abs(found[-1] - found[-2]) < abs(found[1] - found[0]) / 3
+
+
+def test_only_looks_that_found_no_less_than_all_before_are_setbacks():
+    standing = Standing(0, 0, 0, ())
+    assert standing.setbacks == 0
+    for value, setbacks in ((3.0, 0), (2.0, 0), (2.5, 1), (2.2, 2), (1.0, 2), (1.0, 3)):
+        standing = standing.after_look(value, better=True)
+        assert standing.setbacks == setbacks
 
 
 @pytest.mark.parametrize("what", Tuned)

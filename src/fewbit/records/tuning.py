@@ -60,6 +60,8 @@ class TuneRecord(Record, frozen=True, kw_only=True):
     code_rate: float
     pace: float = 1.0
     """The factor of `rate`: the relative error of the weights at the start over the usual one."""
+    slowed: float = 1.0
+    """What looks without gain had left of both rates at the end."""
     warmup: float = 0.05
     hidden: float = 0.0
     check: int = 20

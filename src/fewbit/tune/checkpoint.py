@@ -39,6 +39,12 @@ class Standing:
         """The least divergence seen."""
         return min(value for _, value in self.trajectory)
 
+    @property
+    def setbacks(self) -> int:
+        """How many looks found no less than all before them."""
+        values = [value for _, value in self.trajectory]
+        return sum(value >= min(values[:i]) for i, value in enumerate(values) if i)
+
     def after_step(self) -> Standing:
         """Return where it stands one step later."""
         return replace(self, step=self.step + 1)

@@ -52,7 +52,8 @@ class TuneSettings:
     """Windows in one step."""
     rate: float = 1e-3
     """First relative step of scales, offsets and vectors where quantization has moved weights by a
-    tenth, as in 4 bits; a model that has lost less is trained slower in proportion (see `pace`)."""
+    tenth, as in 4 bits; a model that has lost less is trained slower in proportion, and whatever is
+    trained is trained slower behind a look that found no gain (see `pace`)."""
     code_rate: float = 1e-2
     """First step of latent codes, in units of the scale."""
     warmup: float = 0.05

@@ -22,7 +22,7 @@ from fewbit.tune.adam import RelativeAdam, falling
 from fewbit.tune.checkpoint import Standing
 from fewbit.tune.codes import LatentCodes
 from fewbit.tune.divergence import Outputs, divergence, row_divergences
-from fewbit.tune.pace import pace
+from fewbit.tune.pace import SLOWED, pace
 from fewbit.tune.settings import (
     Job,
     Precision,
@@ -105,7 +105,7 @@ class Training:
         loss = self._loss(batch)
         _require_finite(loss, f"after {number} steps of tuning")
         loss.backward()
-        share = falling(number, settings.steps, settings.warmup)
+        share = falling(number, settings.steps, settings.warmup) * SLOWED**self.standing.setbacks
         self._adam.step(number + 1, share * settings.rate * self.pace)
         for codes in self.codes.values():
             codes.step(number + 1, share * settings.code_rate)
