@@ -80,6 +80,11 @@ def _solved(name: str, recipe: str, peer: str, *options: str) -> Made:
     )
 
 
+def _rounding_inputs(name: str, activations: str | None = None) -> Made:
+    recipe = f"{name.split()[0]}-w8a8"
+    return Made(name=name, recipe=recipe, suffix="", activations=activations)
+
+
 def _sized(size: int) -> Made:
     return Made(
         name=f"{size} MB",
@@ -116,14 +121,11 @@ PARTS: Mapping[str, tuple[Made, ...]] = {
         _solved("awq, refined, propagated q4_0", _BEST, "Q4_0", *_PROPAGATED),
     ),
     "activations": (
-        Made(name="rtn w8a8", recipe="rtn-w8a8", suffix=""),
-        Made(name="smoothquant w8a8", recipe="smoothquant-w8a8", suffix=""),
-        Made(
-            name="smoothquant w8, bf16 inputs",
-            recipe="smoothquant-w8a8",
-            suffix="",
-            activations="bf16",
-        ),
+        _rounding_inputs("rtn w8a8"),
+        _rounding_inputs("smoothquant w8a8"),
+        _rounding_inputs("smoothquant w8, bf16 inputs", "bf16"),
+        _rounding_inputs("rotated w8a8"),
+        _rounding_inputs("rotated w8, bf16 inputs", "bf16"),
     ),
     "tuned": (
         *(_tuned(f"q4_0, {what}", "--tune", what) for what in ("scales", "rounding", "weights")),
@@ -154,9 +156,14 @@ CLAIMS = (
     Claim("awq, refined, propagated q4_0", "awq, refined q4_0"),
     Claim("propagated q4_0, scales", "q4_0, scales"),
     Claim("smoothquant w8a8", "rtn w8a8"),
+    Claim("rotated w8a8", "smoothquant w8a8"),
     Claim("q4_0, rounding", "q4_0, scales"),
     Claim("q4_0, weights", "q4_0, scales"),
 )
 
-MULTIPLES = (("smoothquant w8a8", "smoothquant w8, bf16 inputs", 1.5),)
-"""Of two of our files, how many times the second's divergence the first's may be."""
+MULTIPLES = (
+    ("smoothquant w8a8", "smoothquant w8, bf16 inputs", None),
+    ("rotated w8a8", "rotated w8, bf16 inputs", 1.5),
+)
+"""Of two of our files, how many times the second's divergence the first's may be, where a bar is:
+SmoothQuant beside rotations, since a factor per channel cannot help rare tokens."""
