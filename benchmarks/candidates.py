@@ -81,7 +81,7 @@ def _solved(name: str, recipe: str, peer: str, *options: str) -> Made:
 
 
 def _rounding_inputs(name: str, activations: str | None = None) -> Made:
-    recipe = f"{name.split()[0]}-w8a8"
+    recipe = f"{name.split(maxsplit=1)[0]}-w8a8"
     return Made(name=name, recipe=recipe, suffix="", activations=activations)
 
 

@@ -54,18 +54,22 @@ class Measured:
         return self.values.get(self.ours[name][1]) if name in self.ours else None
 
     def best_peer(self, name: str) -> str | None:
-        """Return the peer's type that one of ours is held to: the best of its size."""
+        """Return the peer's type that one of ours is held to: the best of its size.
+
+        Where even the smallest is larger, it is that one.
+        """
         made, candidate = self.ours[name]
-        room = bytes_of(candidate.path) * SLACK
-        fitting = [
-            form
-            for form in made.peers
-            if self.peers[form] in self.values
-            and (made.same_type or bytes_of(self.peers[form].path) <= room)
-        ]
-        if not fitting or candidate not in self.values:
+        measured = [form for form in made.peers if self.peers[form] in self.values]
+        if not measured or candidate not in self.values:
             return None
+        room = bytes_of(candidate.path) * SLACK
+        fitting = [form for form in measured if made.same_type or self._size(form) <= room]
+        if not fitting:
+            return min(measured, key=self._size)
         return min(fitting, key=lambda form: float(self.values[self.peers[form]].mean()))
+
+    def _size(self, form: str) -> int:
+        return bytes_of(self.peers[form].path)
 
 
 def compared(ours: Values, theirs: Values, floor: Values, bar: float | None) -> dict[str, object]:
