@@ -113,8 +113,9 @@ def claims_of(measured: Measured) -> list[dict[str, object]]:
     for first, second, bar in MULTIPLES:
         ours, theirs = measured.of(first), measured.of(second)
         if ours is not None and theirs is not None:
-            row = {"name": f"{first} over {second}"}
-            rows.append(row | compared(ours, theirs, measured.floor, bar))
+            found = ratio(ours, theirs)  # the floor is of int8 inputs, which the second has not
+            judged = {} if bar is None else {"bar": bar, "met": found.mean <= bar}
+            rows.append({"name": f"{first} over {second}", "ratio": found, **judged})
     return rows
 
 
