@@ -84,6 +84,7 @@ QUALITY = $(BIN)/python benchmarks/quality.py $(1) --folder build/benchmarks/$(2
 
 bench-quality: .venv/interop  ## divergence at equal bytes, beside llama.cpp (DATA=FOLDER MIDDLE= LARGE=)
 	$(call QUALITY,methods solved activations tuned allocated --confirm 8,quality)
+	$(call QUALITY,methods solved --only "gptq q4_0" "refined q4_0" --windows 160,quality)
 	$(call QUALITY,methods --spread 0,quality-noise-only)
 	$(if $(MIDDLE),$(call QUALITY,tuned-bits --model $(MIDDLE) --confirm 8,quality-middle))
 	$(if $(LARGE),$(call QUALITY,bits --model $(LARGE) --windows 16 --confirm 8,quality-large))
