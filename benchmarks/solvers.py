@@ -184,13 +184,13 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {"versus": versus, "model": model
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, "large-here", []], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "large-here", []])
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     if arguments.parts == ["large-here"]:
         large_here()
         return
-    rows = [row for part in arguments.parts for row in PARTS[part](arguments.repeats)]
+    rows = [row for part in arguments.parts or PARTS for row in PARTS[part](arguments.repeats)]
     print(markdown(rows))
 
 
