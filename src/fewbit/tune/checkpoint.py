@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,8 @@ class Standing:
     def setbacks(self) -> int:
         """How many looks found no less than all before them."""
         values = [value for _, value in self.trajectory]
-        return sum(value >= min(values[:i]) for i, value in enumerate(values) if i)
+        before = accumulate(values[:-1], min)
+        return sum(value >= least for least, value in zip(before, values[1:], strict=True))
 
     def after_step(self) -> Standing:
         """Return where it stands one step later."""

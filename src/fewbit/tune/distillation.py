@@ -25,7 +25,6 @@ from fewbit.runtime.memory import available_memory
 from fewbit.runtime.torch_executor import DecodedWeights, TorchExecutor
 from fewbit.tune import memory
 from fewbit.tune.divergence import Outputs
-from fewbit.tune.pace import SLOWED
 from fewbit.tune.settings import (
     Job,
     TuneProgress,
@@ -203,7 +202,7 @@ def _record(
         rate=settings.rate,
         code_rate=settings.code_rate,
         pace=training.pace,
-        slowed=SLOWED**standing.setbacks,
+        slowed=training.slowed,
         warmup=settings.warmup,
         hidden=settings.hidden,
         check=settings.check,

@@ -76,6 +76,11 @@ class Training:
         """The tensors with the least held-out divergence."""
         self.standing = Standing(step=0, kept=0, stale=0, trajectory=())
 
+    @property
+    def slowed(self) -> float:
+        """What looks without gain have left of the rates."""
+        return SLOWED**self.standing.setbacks
+
     def run(self, lesson: Lesson, job: Job, path: Path | None, key: str) -> None:
         """Take the steps that are left, looking at the held-out windows now and then.
 
@@ -105,7 +110,7 @@ class Training:
         loss = self._loss(batch)
         _require_finite(loss, f"after {number} steps of tuning")
         loss.backward()
-        share = falling(number, settings.steps, settings.warmup) * SLOWED**self.standing.setbacks
+        share = falling(number, settings.steps, settings.warmup) * self.slowed
         self._adam.step(number + 1, share * settings.rate * self.pace)
         for codes in self.codes.values():
             codes.step(number + 1, share * settings.code_rate)
