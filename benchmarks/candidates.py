@@ -58,31 +58,28 @@ _BEST = "awq-gptq-refined-q4_0"
 _PROPAGATED = ("--propagation", "0.5")
 
 
-def _tuned(name: str, *options: str) -> Made:
-    return Made(
-        name=name,
-        recipe=_BEST,
-        options=options,
-        peers=("Q4_0",),
-        same_type=True,
-        bar=0.5,
-    )
-
-
-def _solved(name: str, recipe: str, peer: str, *options: str) -> Made:
+def _same_type(name: str, recipe: str, peer: str, *options: str, bar: float = 0.85) -> Made:
     return Made(
         name=name,
         recipe=recipe,
         options=options,
         peers=(peer,),
         same_type=True,
-        bar=0.85,
+        bar=bar,
     )
 
 
-def _rounding_inputs(name: str, activations: str | None = None) -> Made:
-    recipe = f"{name.split(maxsplit=1)[0]}-w8a8"
-    return Made(name=name, recipe=recipe, suffix="", activations=activations)
+def _tuned(name: str, *options: str) -> Made:
+    return _same_type(name, _BEST, "Q4_0", *options, bar=0.5)
+
+
+def _w8a8(method: str) -> Made:
+    return Made(name=f"{method} w8a8", recipe=f"{method}-w8a8", suffix="")
+
+
+def _w8(method: str) -> Made:
+    name = f"{method} w8, bf16 inputs"
+    return Made(name=name, recipe=f"{method}-w8a8", suffix="", activations="bf16")
 
 
 def _sized(size: int) -> Made:
@@ -111,21 +108,21 @@ PARTS: Mapping[str, tuple[Made, ...]] = {
         Made(name="mse q4_0", recipe="mse-q4_0"),
         Made(name="imatrix q4_0", recipe="imatrix-q4_0"),
         Made(name="awq q4_0", recipe="awq-q4_0"),
-        Made(name="gptq q4_0", recipe="gptq-q4_0", peers=("Q4_0",), same_type=True, bar=0.85),
+        _same_type("gptq q4_0", "gptq-q4_0", "Q4_0"),
     ),
     "solved": (
-        _solved("refined q4_0", "gptq-refined-q4_0", "Q4_0"),
-        _solved("refined q5_0", "gptq-refined-q5_0", "Q5_0"),
-        _solved("refined q4_k", "gptq-refined-q4_k", "Q4_K_S"),
-        _solved("awq, refined q4_0", _BEST, "Q4_0"),
-        _solved("awq, refined, propagated q4_0", _BEST, "Q4_0", *_PROPAGATED),
+        _same_type("refined q4_0", "gptq-refined-q4_0", "Q4_0"),
+        _same_type("refined q5_0", "gptq-refined-q5_0", "Q5_0"),
+        _same_type("refined q4_k", "gptq-refined-q4_k", "Q4_K_S"),
+        _same_type("awq, refined q4_0", _BEST, "Q4_0"),
+        _same_type("awq, refined, propagated q4_0", _BEST, "Q4_0", *_PROPAGATED),
     ),
     "activations": (
-        _rounding_inputs("rtn w8a8"),
-        _rounding_inputs("smoothquant w8a8"),
-        _rounding_inputs("smoothquant w8, bf16 inputs", "bf16"),
-        _rounding_inputs("rotated w8a8"),
-        _rounding_inputs("rotated w8, bf16 inputs", "bf16"),
+        _w8a8("rtn"),
+        _w8a8("smoothquant"),
+        _w8("smoothquant"),
+        _w8a8("rotated"),
+        _w8("rotated"),
     ),
     "tuned": (
         *(_tuned(f"q4_0, {what}", "--tune", what) for what in ("scales", "rounding", "weights")),
